@@ -26,8 +26,11 @@ NETWORK = {
 }
 
 
-def small_network(nc: int, names: list[str]) -> Model:
+def small_network(nc: int, names: list[str], head: str = "IDetect") -> Model:
     torch.manual_seed(0)
-    model = Model({**NETWORK, "nc": nc}, ch=3, nc=nc)
+    (sources, *row), *before = reversed(NETWORK["head"])
+    sources = sources * 2 if head == "IAuxDetect" else sources
+    rows = [*reversed(before), [sources, 1, head, row[-1]]]
+    model = Model({**NETWORK, "head": rows, "nc": nc}, ch=3, nc=nc)
     model.names = names
     return model

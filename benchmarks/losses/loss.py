@@ -129,7 +129,7 @@ def compare_heads(results: dict, runs: int) -> None:
     heads = []
     for width in config.widths:
         written = [torch.randn(*m.shape[:2], 5 + width, *m.shape[2:4], generator=generator) * 0.5 for m in case.maps]
-        heads.append([m.permute(0, 1, 3, 4, 2) for m in written])  # as the network's convolutions leave them
+        heads.append([m.permute(0, 1, 3, 4, 2).contiguous() for m in written])  # as the detection layer gives them
         for m in heads[-1]:
             m[..., 4] -= 4
             m.requires_grad_()

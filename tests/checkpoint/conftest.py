@@ -1,11 +1,10 @@
-"""Checkpoint files: those that upstream wrote, unpacked once, and hostile ones."""
+"""Checkpoint files that upstream wrote, unpacked once."""
 
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from tests.checkpoint.hostile_files import refusal, write_zip
 from tests.conftest import GOLDEN
 
 
@@ -16,9 +15,3 @@ def reference_files(tmp_path_factory) -> dict[str, Path]:
     with tarfile.open(GOLDEN / "models_ckpt_files.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return {path.stem: path for path in sorted(folder.iterdir())}
-
-
-@pytest.fixture
-def refused(tmp_path):
-    """`refused(opcodes, records)`: put a pickle of these into a checkpoint; the sentence it is refused with."""
-    return lambda body, records=None: refusal(write_zip(tmp_path / "hostile.pt", body, records))

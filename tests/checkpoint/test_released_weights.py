@@ -1,8 +1,7 @@
-"""Published weights by name: fetched once, whole or not at all, from a server of this test."""
+"""Published weights by name: fetched once, whole or not at all."""
 
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import io
+from typing import ClassVar
 
 import pytest
 
@@ -31,7 +30,7 @@ def publish(folder, name: str) -> None:
 def test_a_published_name_is_fetched_once_into_weights(served, capsys):
     publish(served, "yolov7-tiny.pt")
     assert local_weights("yolov7-tiny.pt") == "weights/yolov7-tiny.pt"
-    assert "fetching file://" in capsys.readouterr().out
+    assert "downloading file://" in capsys.readouterr().out
     (served / "yolov7-tiny.pt").unlink()
     assert local_weights("yolov7-tiny.pt") == local_weights("weights/yolov7-tiny.pt") == "weights/yolov7-tiny.pt"
     assert [path.name for path in released_weights.FOLDER.iterdir()] == ["yolov7-tiny.pt"]
@@ -61,43 +60,14 @@ def test_a_file_in_the_way_of_the_folder_is_named(served):
         local_weights("yolov7.pt")
 
 
-class CutOff(SimpleHTTPRequestHandler):
-    """Promises more than it sends."""
+class CutOff(io.BytesIO):
+    """An answer that promises more than it sends."""
 
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Length", "1000000")
-        self.end_headers()
-        self.wfile.write(b"PK" * 100)
-
-    def log_message(self, *_):
-        pass
+    headers: ClassVar = {"Content-Length": "1000000"}
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def server(served, monkeypatch):
-    """Starts a server on the loopback address."""
-    started = []
-
-    def start(handler) -> None:
-        http = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(served)))
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        started.append(http)
-        monkeypatch.setattr(released_weights, "RELEASE", f"http://127.0.0.1:{http.server_port}")
-
-    yield start
-    for http in started:
-        http.shutdown()
-        http.server_close()
-
-
-def test_a_broken_connection_leaves_nothing(server):
-    server(CutOff)
+def test_a_broken_connection_leaves_nothing(served, monkeypatch):
+    monkeypatch.setattr(released_weights.urllib.request, "urlopen", lambda *_, **__: CutOff(b"PK" * 100))
     with pytest.raises(UserError, match=r"broke off after 200 of 1,000,000 bytes.*weights/yolov7-e6\.pt"):
         local_weights("yolov7-e6.pt")
     assert not list(released_weights.FOLDER.iterdir())

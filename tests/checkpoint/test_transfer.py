@@ -37,7 +37,7 @@ def test_other_class_count_takes_what_fits_and_says_so(weights, description, cap
     assert (taken, total) == (344 - 9, 344)  # weight, bias and implicit product of three levels have other shapes
     assert "Transferred 335/344 items from w.pt" in caplog.text
     assert "9 items keep their initial values" in caplog.text
-    assert "model.77.m.0.weight: [24, 16, 1, 1] there, [30, 16, 1, 1] here" in caplog.text
+    assert "model.77.m.0.weight: [24, 16, 1, 1] in the file, [30, 16, 1, 1] here" in caplog.text
     assert all(torch.equal(model.state_dict()[name], value) for name, value in head.items())
     assert torch.equal(model.model[0].conv.weight, weights["model.0.conv.weight"].float())
 

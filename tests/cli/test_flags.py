@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 
 from yolov7fast.cli import flags as table
-from yolov7fast.cli.checks import check_limits, check_train
+from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import TABLE, Flag, flags_of, register
-from yolov7fast.cli.flags.row import GROUPS, chosen
-from yolov7fast.cli.parser import Parser, parser_for
+from yolov7fast.cli.flags.row import GROUPS
+from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
 from yolov7fast.search.trial_training import Budget
 
@@ -70,16 +70,6 @@ def test_help_stands_under_headings_with_defaults_and_rare_flags_are_in_help_all
     assert f"{batch.help} (default: {batch.default})" in text
 
 
-def test_the_narrower_place_has_the_last_word():
-    sizes = {place: flags_of(*place)["batch_size"].default for place in PLACES}
-    assert sizes == {
-        ("train", "yolo"): 16,
-        ("train", "detr"): 4,
-        ("test", "yolo"): 32,
-        ("detect", "yolo"): 1,
-    }
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_lower_limit_of_training_is_held(family):
     limited = {name: flag for name, flag in flags_of("train", family).items() if flag.low is not None}
@@ -118,16 +108,6 @@ def test_a_further_family_has_the_shared_flags_and_its_own_rows(monkeypatch):
     assert flags["epochs"].default == 7 and "anchor_free" in flags and "data" in flags
     assert "cfg" not in flags and "architecture" not in flags
     assert flags_of("train", "yolo")["epochs"].default == 300
-
-
-def test_one_row_is_all_that_a_flag_needs():
-    """Parser, help, limit and run file follow from it."""
-    flag = Flag("--blur", float, 0.0, "probability of a blur", group="augmentation", low=0, high=1, trials=chosen("-"))
-    parser = Parser([flag], prog="made")
-    assert parser.parse_args(["--blur", "0.5"]).blur == 0.5
-    assert "augmentation:" in parser.format_help() and "probability of a blur (default: 0.0)" in parser.format_help()
-    with pytest.raises(UserError, match=r"--blur is 1\.5; it must be in 0\.\.1"):
-        check_limits(parser.parse_args(["--blur", "1.5"]), parser.flags)
 
 
 def test_an_unknown_flag_is_answered_by_the_nearest(capsys):

@@ -8,11 +8,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+from fake_cuda_hooks import FAKE
 
 from tests.cuda_host.training_steps import STEP
 from tests.training.commands import small_run
 from tests.training.families.detr_commands import needs_transformers, run_file
+from yolov7fast.training.hyperparameters import load_hyp
 
 
 def on_gpu(arguments: list[str], *extra: str, device: str = "0") -> list[str]:
@@ -71,10 +75,17 @@ def test_detr_trains_and_validates(architecture, run, tmp_path, shapes_small):
     assert len(results(tmp_path)) == 3
 
 
-@pytest.mark.parametrize("amp", ["off", "bf16"])
-def test_training_in_other_precisions(amp, run, tmp_path, shapes_small):
-    run("train.py", *on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", "--amp", amp, "--channels-last"))
-    assert len(results(tmp_path)) == 2
+@pytest.mark.parametrize(
+    ("flags", "printed"),
+    [
+        (("--amp", "off", "--channels-last"), ""),
+        (("--amp", "bf16", "--channels-last", "--cuda-graph", "--batch-size", "2"), "graphs of the network captured"),
+        (("--amp", "bf16", "--cuda-graph", "--rect"), "--cuda-graph has no effect with --rect"),
+    ],
+)
+def test_training_with_other_flags(flags, printed, run, tmp_path, shapes_small):
+    done = run("train.py", *on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", *flags))
+    assert len(results(tmp_path)) == 2 and printed in done.stdout + done.stderr
 
 
 def test_test_py(trained, run, tmp_path, shapes_small):
@@ -104,7 +115,8 @@ def test_the_check_of_a_machine(run, tmp_path):
     words = ("-m", "yolov7fast", "check", "--only", "host-syncs", "speed", "resume", "--output", str(tmp_path))
     out = run(*words, timeout=290, TORCHDYNAMO_DISABLE="1").stdout
     assert "FAIL" not in out and "yolov7-tiny, ota: 0 host syncs" in out and "kill and resume: 0 of" in out
-    assert "batch 64, ota, --channels-last --compile" in out and "% of the peak" in out
+    assert all(f"batch 64, ota, --channels-last --{option}: " in out for option in ("compile", "cuda-graph"))
+    assert "cannot be captured" not in out and "% of the peak" in out
     assert "fastest command line: python train.py --data YOUR.yaml --batch-size 64 --workers" in out
 
 
@@ -130,14 +142,28 @@ def test_refused_page_locking_costs_speed_only(run, tmp_path, shapes_small):
     assert len(results(tmp_path)) == 2
 
 
-def test_two_processes_on_two_gpus_share_gradients(run, tmp_path, shapes_small):
-    words = on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", device="0,1")
+@pytest.mark.parametrize(
+    ("batch", "updates", "flags"), [(4, 2, ()), (2, 4, ("--cuda-graph",))], ids=["eager", "graphs"]
+)
+def test_two_processes_on_two_gpus_share_gradients_once_an_update(batch, updates, flags, run, tmp_path, shapes_small):
+    """Of an epoch of 16 images every second batch updates the weights."""
+    at_once = {"warmup_epochs": 0.0, "warmup_min_iters": 0, "nominal_batch": 2 * batch}
+    (tmp_path / "hyp.yaml").write_text(yaml.safe_dump(load_hyp("data/hyp.small.yaml") | at_once))
+    words = on_gpu(small_run(tmp_path, shapes_small), "--epochs", "1", *flags, device="0,1")
+    words += ["--batch-size", str(batch), "--hyp", str(tmp_path / "hyp.yaml")]
     launcher = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0")
     rendezvous = ("--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0")
-    run(*launcher, *rendezvous, "train.py", *words, FAKE_CUDA_DEVICES="2")
+    counts = {"FAKE_CUDA_COUNTS": str(tmp_path / "counts")}
+    run(*launcher, *rendezvous, "train.py", *words, FAKE_CUDA_DEVICES="2", **counts)
     assert len(results(tmp_path)) == 2
+    counters = sum(np.fromfile(file, np.int64) for file in tmp_path.glob("counts.*"))
+    assert dict(zip(FAKE.names, counters))["all_reduce"] == 2 * updates
 
 
-def test_a_gpu_that_is_not_there_is_one_line(run, tmp_path, shapes_small):
-    done = run("train.py", *on_gpu(small_run(tmp_path, shapes_small), device="1"), code=2)
-    assert "--device 1" in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("device", "message"), [("2", "--device 2"), ("0,1", "torchrun --nproc_per_node 2 train.py --device 0,1 ...")]
+)
+def test_gpus_that_one_process_cannot_use_are_one_line(device, message, run, tmp_path, shapes_small):
+    words = on_gpu(small_run(tmp_path, shapes_small), device=device)
+    done = run("train.py", *words, code=2, FAKE_CUDA_DEVICES="2")
+    assert message in done.stderr and "Traceback" not in done.stderr

@@ -8,12 +8,18 @@ import torch
 from fake_cuda_hooks import FAKE
 
 from tests.small_network import small_network
-from yolov7fast.predictors.nms import nms_operator, non_max_suppression
+from yolov7fast.core.boxes import xywh2xyxy
+from yolov7fast.evaluation.eval_loop import evaluate
+from yolov7fast.evaluation.eval_result import MAP
+from yolov7fast.nn.cuda_graphs import end_capture_of_generators
+from yolov7fast.predictors.predictor import PredictOptions
+from yolov7fast.predictors.yolo_predictor import network_predictor
 
 
 @pytest.fixture(autouse=True)
 def no_error_left():
     yield
+    end_capture_of_generators()
     torch.zeros(1, device="cuda")  # raises where an earlier call left its error behind
 
 
@@ -73,16 +79,32 @@ def test_a_forked_child_has_no_device():
     assert os.read(read, 10) == b"refused"
 
 
-def test_suppression_of_fed_candidates_runs_to_its_end():
-    """Three candidates pass each filter, two of the first image and one of the second; all are kept."""
-    prediction = torch.rand(2, 50, 9).cuda()
-    nms_operator("cuda")  # tries torchvision's operator once, which reads, too
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_half_precision_network_is_evaluated_up_to_the_boxes(bf16):
+    """Three candidates pass each filter of NMS, two of the first image and one of the second; all are kept, and are
+    the labels' boxes when the host reads them. The network is a fused, channels-last copy."""
+    network = small_network(4, list("abcd")).cuda()
+    options = PredictOptions(conf_thres=0.001, iou_thres=0.6, bf16=bf16)
+    predictor = network_predictor(network, options)
+    assert (
+        predictor.precision == ("bfloat16" if bf16 else "float16") and next(network.parameters()).dtype is torch.float
+    )
+    layers = list(predictor.model.modules())
+    assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in layers)
+    weight = next(
+        layer.weight for layer in layers if isinstance(layer, torch.nn.Conv2d) and layer.kernel_size == (3, 3)
+    )
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    images, shapes = torch.zeros(2, 3, 64, 64, dtype=torch.uint8), [((64, 64), ((1.0, 1.0), (0.0, 0.0)))] * 2
+    predictor(images)  # tries torchvision's operator once, which reads, too
+    targets = torch.tensor([[0, 1, 0.5, 0.5, 0.25, 0.5], [0, 2, 0.25, 0.25, 0.25, 0.25], [1, 3, 0.5, 0.5, 0.5, 0.5]])
+    boxes = torch.cat((xywh2xyxy(targets[:, 2:]) * 64, torch.full((3, 1), 0.9), targets[:, 1:2]), 1)
     three, two, one = (np.int32(number).tobytes() for number in (3, 2, 1))
-    FAKE.feeds = [three, three, np.array([2, 1], np.int64).tobytes(), two, one]
-    found = non_max_suppression(prediction, 0.25, 0.5)
+    FAKE.feeds = [three, three, np.array([2, 1], np.int64).tobytes(), two, one, boxes.numpy().tobytes()]
+    result = evaluate(predictor, [(images, targets, ("a", "b"), shapes)], 4)
     fed, FAKE.feeds = FAKE.feeds, []
     assert not fed, f"{len(fed)} of the reads did not happen"
-    assert [(x.device.type, *x.shape) for x in found] == [("cuda", 2, 6), ("cuda", 1, 6)]
+    assert result.metrics[MAP] > 0.99
 
 
 def test_two_devices(run):

@@ -10,6 +10,7 @@ from tests.training.families.detr_commands import run_file
 from yolov7fast.cli.commands.train import run
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.machine.gpu_check import RATES, narrow_cfg, step_on_random_batch
+from yolov7fast.nn.cuda_graphs import GraphedNet
 from yolov7fast.training.step import TrainStep
 
 CUDA = torch.device("cuda", 0)
@@ -29,13 +30,15 @@ class FirstStep(BaseException):
     """Ends a run at its first step, and carries the step, its batch and its rates."""
 
 
-def yolo_step(kind: str, amp: str, folder: Path) -> Step:
+def yolo_step(kind: str, amp: str, folder: Path, cuda_graph: bool = False) -> Step:
     """A step of a network at an eighth of its width on one random batch of two images, 17 boxes each."""
     cfg, size, assigner = YOLO[kind]
     family, step = step_on_random_batch(CUDA, narrow_cfg(cfg, 0.125, folder), size, 2, folder, amp)
     if assigner not in family.losses:
         family.losses[assigner] = type(family.losses["plain"])(family.model, assigner)
     family.assigner = assigner
+    if cuda_graph:
+        step.net = GraphedNet(family.model)
     return lambda number: step(family.loader[0], number, RATES)
 
 

@@ -7,13 +7,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tests.data.data_golden import assert_image, assert_labels, assert_streams, seed_all, synth
 from tests.data.small_set import HYP, POLYGON, make_set
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import dataset as datasets
+from yolov7fast.data.augment.mosaic import MosaicPlan
 from yolov7fast.data.dataset import LoadImagesAndLabels
+from yolov7fast.data.labels import Subset
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +70,6 @@ def test_square_evaluation_of_mixed_images_is_as_recorded(data, arrays, mixed):
         assert (Path(path).name, as_lists(shapes)) == (sample["path"], sample["shapes"])
         assert_labels(labels, sample["labels"], arrays)
         assert_image(img, sample["image"], warped=False)
-
-
-def test_polygons_are_ordered_with_their_images(tmp_path):
-    source = make_set(tmp_path, 4, lambda k: POLYGON.replace("1 ", f"{k} ", 1) * 1)
-    Image.fromarray(synth(64, 30, 0)).save(tmp_path / "images/t/0.png")  # tall: last in rectangular order
-    found = LoadImagesAndLabels(source, 64, 2, augment=True, hyp=HYP | {"paste_in": 1.0}, rect=True)
-    assert names(found.img_files) == ["1.png", "2.png", "3.png", "0.png"]
-    assert [rows[0, 0] for rows in found.labels] == [1, 2, 3, 0]
-    assert [len(s) for s in found.segments] == [1, 1, 1, 1]
-    for i in range(4):
-        assert found[i][0].shape[1:] == found.shape_of(i)
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
@@ -174,17 +164,63 @@ def test_an_image_that_changed_its_size_since_labels_were_checked_is_laid_out_as
         assert torch.equal(img, again) and torch.equal(labels, labels_again)
 
 
-# --- batches ----------------------------------------------------------------------------------------------------------
+# --- labels -----------------------------------------------------------------------------------------------------------
 
 
-def sample(value: int, rows: int):
-    labels = torch.zeros(rows, 6)
-    labels[:, 2:] = torch.tensor([0.5, 0.5, 0.2, 0.4])
-    return torch.full((3, 4, 4), value, dtype=torch.uint8), labels, f"{value}.jpg", None
+def test_single_class_changes_labels_in_memory_only(tmp_path):
+    source = make_set(tmp_path)
+    assert {rows[0, 0] for rows in LoadImagesAndLabels(source, 64, single_cls=True).labels} == {0}
+    assert {rows[0, 0] for rows in LoadImagesAndLabels(source, 64).labels} == {0, 1, 2}
 
 
-def test_a_quad_batch_of_fewer_than_four_enlarges_its_first_sample():
-    imgs, targets, paths, _ = LoadImagesAndLabels.collate_fn4([sample(7, 2), sample(8, 1)])
-    assert imgs.shape == (1, 3, 8, 8)
-    assert (imgs == 7).all()
-    assert (len(targets), paths) == (2, ("7.jpg",))
+def test_boxes_among_polygons_get_their_rectangle(tmp_path):
+    source = make_set(tmp_path, 4, lambda k: POLYGON if k == 0 else "2 0.5 0.5 0.25 0.5\n")
+    found = LoadImagesAndLabels(source, 64, augment=True, hyp=HYP | {"mixup": 0.0, "paste_in": 0.0})
+    assert found.segments[1][0].tolist() == [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
+    _, labels, segments = found._draw_mosaic(MosaicPlan([1, 0, 2, 3], (60, 70)))
+    assert len(labels) == len(segments) == 4
+    for row, polygon in zip(labels, segments):
+        np.testing.assert_allclose([*polygon.min(0), *polygon.max(0)], row[1:], atol=1e-4)
+
+
+def test_training_without_any_label_is_an_error_that_names_the_paths_tried(tmp_path):
+    source = make_set(tmp_path, 5, lambda k: None)
+    with pytest.raises(UserError, match=r"no labels .*labels/t/0\.txt.* and 2 more; put a \.txt file there for each"):
+        LoadImagesAndLabels(source, 64, augment=True, hyp=HYP, prefix="train: ")
+    assert len(LoadImagesAndLabels(source, 64)) == 5  # evaluation may do without
+
+
+def test_a_bare_images_folder_is_an_error_that_says_where_labels_were_sought(tmp_path, monkeypatch):
+    make_set(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"write \./images"):
+        LoadImagesAndLabels("images/t", 64, augment=True, hyp=HYP)
+
+
+def test_a_set_of_which_nothing_is_usable_is_an_error(tmp_path):
+    source = make_set(tmp_path, 3, lambda k: "0 1 2\n")
+    with pytest.raises(UserError, match=r"none of the 3 images .* 3 x wrong columns.*labels/t/0\.txt:1.*problems\.txt"):
+        LoadImagesAndLabels(source, 64)
+
+
+def test_a_list_of_images_that_do_not_exist_names_the_first_and_the_report(tmp_path):
+    (tmp_path / "list.txt").write_text("./images/a.jpg\n./images/b.jpg\n")
+    for _ in range(2):  # looked at, then from the cache
+        with pytest.raises(UserError) as caught:
+            LoadImagesAndLabels(str(tmp_path / "list.txt"), 64, prefix="train: ")
+        assert "2 x missing image; the first: missing image, " + str(tmp_path / "images/a.jpg") in str(caught.value)
+        assert str(tmp_path / "list.problems.txt") in str(caught.value)
+    assert len((tmp_path / "list.problems.txt").read_text().splitlines()) == 4
+
+
+def test_a_subset_keeps_order_and_labels(tmp_path):
+    source = make_set(tmp_path, 10)
+    whole = LoadImagesAndLabels(source, 64)
+    first = LoadImagesAndLabels(source, 64, subset=Subset(3)).img_files
+    assert [Path(path).name for path in first] == ["0.png", "1.png", "2.png"]
+    part = LoadImagesAndLabels(source, 64, subset=Subset(4, seed=3))
+    picked = [int(Path(p).stem) for p in part.img_files]
+    assert picked == sorted(picked) == Subset(4, seed=3).pick(10)
+    for i, k in enumerate(picked):
+        np.testing.assert_array_equal(part.labels[i], whole.labels[k])
+        assert part.label_files[i] == whole.label_files[k]

@@ -117,7 +117,7 @@ def test_a_data_set_without_a_folder_of_its_own_gets_nothing_unpacked(working_fo
     """As before: an archive unpacked in the working directory once replaced its LICENSE."""
     (working_folder / "LICENSE").write_text("mine")
     address = archive(working_folder, ["LICENSE", "val/a.jpg"])
-    with pytest.raises(UserError, match="no folder of its own"):
+    with pytest.raises(UserError, match="names no separate folder"):
         load(working_folder, f"val: val\ntrain: train\nnames: [a]\ndownload: {address}\n")
     assert (working_folder / "LICENSE").read_text() == "mine" and files_of(working_folder) == [
         "LICENSE",

@@ -59,9 +59,10 @@ def test_a_bare_relative_folder_has_its_labels_beside_the_images(data, tree, mon
     assert (found, img2label_paths(found)) == (record["img_files"], record["label_files"])
 
 
-@pytest.mark.parametrize("source", ["disc/nothere", "disc/images/*.jpg", "disc/images/sub/.hid/none"])
+@pytest.mark.parametrize("source", ["disc/nothere", "disc/images/*.jpg", "disc/images/sub/.hid/none", "disc/w.pt"])
 def test_a_source_without_images_is_an_error_that_names_it(source, tree):
-    with pytest.raises(UserError, match=r"train: .*" + source.replace("*", r"\*")):
+    (tree / "disc/w.pt").write_bytes(b"\x80\x04\xff\xfe" * 10)  # no list of images
+    with pytest.raises(UserError, match=source.replace("*", r"\*")):
         find_images(source, prefix="train: ")
 
 
@@ -76,12 +77,6 @@ def test_lines_hidden_by_blanks_at_their_end_are_counted_in_a_warning(tree, capl
     (tree / "disc/clean.txt").write_text("./images/B.jpg\ndisc/images/notes.txt \n")
     find_images("disc/clean.txt")
     assert not caplog.text
-
-
-def test_a_binary_file_as_list_is_an_error(tmp_path):
-    (tmp_path / "weights.pt").write_bytes(b"\x80\x04\xff\xfe" * 10)
-    with pytest.raises(UserError, match="not a text file"):
-        find_images(tmp_path / "weights.pt")
 
 
 # --- one pair ---------------------------------------------------------------------------------------------------------
@@ -127,72 +122,47 @@ def test_the_recorded_pairs_meet_their_recorded_fate(data, tmp_path):
     assert [found, missing, empty, len(rejected), len(record["input"])] == record["results"]
 
 
+POLYGON = "0 .1 .1 .5 .1 .5 .4 .1 .4"
+
+
+def pair(folder, text: str, **options):
+    save(folder / "a.jpg")
+    (folder / "a.txt").write_text(text)
+    return check_pair(str(folder / "a.jpg"), str(folder / "a.txt"), **options)
+
+
 @pytest.mark.parametrize(
-    "text, kind, lines",
+    "text, kind, lines, kept",  # kept: classes of the good lines, if they are wanted
     [
-        ("0 0.5 0.5 0.2\n" + BOX + "0 0.5 0.5 0.2 0.2 0.9\n", "wrong columns", [1, 3]),
-        ("\n\n" + BOX + "\n" + BOX.replace("0 ", "1 ", 1), "wrong columns", [4]),
-        (BOX + "cat 0.5 0.5 0.2 0.2\n", "not a number", [2]),
-        (BOX + "1 nan 0.5 0.2 0.2\n1 inf 0.5 0.2 0.2\n", "non-finite", [2, 3]),
-        (BOX + "-1 0.5 0.5 0.2 0.2\n", "bad class", [2]),
-        ("\n1e30 0.5 0.5 0.2 0.2\n" + BOX + "16777218 0.5 0.5 0.2 0.2\n", "bad class", [2, 4]),
-        ("0 -0.1 0.5 0.2 0.2\n0 0.5 1.1 0.2 0.2\n", "box outside", [1, 2]),
-        (BOX + "1 0.5 0.5 0.2 0.2\n" + BOX + BOX, "duplicate row", [3, 4]),
-        ("0 .1 .1 .5 .1 .5 .4 .1 .4\n0 .1 .1 .5 .1 .5 .4 .1 .4 .7\n0\n", "wrong columns", [2, 3]),
+        ("0 0.5 0.5 0.2\n" + BOX + "0 0.5 0.5 0.2 0.2 0.9\n", "wrong columns", [1, 3], [0]),
+        ("\n\n" + BOX + "\n" + BOX.replace("0 ", "1 ", 1), "wrong columns", [4], [0, 1]),
+        (BOX + "cat 0.5 0.5 0.2 0.2\n", "not a number", [2], [0]),
+        (BOX + "1 nan 0.5 0.2 0.2\n1 inf 0.5 0.2 0.2\n", "non-finite", [2, 3], [0]),
+        (BOX + "-1 0.5 0.5 0.2 0.2\n", "bad class", [2], [0]),
+        ("\n1e30 0.5 0.5 0.2 0.2\n" + BOX + "16777218 0.5 0.5 0.2 0.2\n", "bad class", [2, 4], [0]),
+        ("0 -0.1 0.5 0.2 0.2\n0 0.5 1.1 0.2 0.2\n", "box outside", [1, 2], None),
+        (BOX + "1 0.5 0.5 0.2 0.2\n" + BOX + BOX, "duplicate row", [3, 4], [0, 1]),
+        (f"{POLYGON}\n{POLYGON} .7\n0\n", "wrong columns", [2, 3], [0]),
+        (f"{BOX}{POLYGON} .7\n3 0.5 0.5 0.1 0.1\n", "wrong columns", [2], [0, 3]),  # then a file of boxes
     ],
 )
-def test_every_faulty_line_is_named(text, kind, lines, tmp_path):
-    save(tmp_path / "a.jpg")
-    (tmp_path / "a.txt").write_text(text)
-    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
+def test_every_faulty_line_is_named_and_good_ones_are_kept_on_request(text, kind, lines, kept, tmp_path):
+    checked, partial = pair(tmp_path, text), pair(tmp_path, text, keep_partial=True)
     assert checked.labels is None
     assert [(p.kind, p.path, p.line) for p in checked.problems] == [(kind, str(tmp_path / "a.txt"), n) for n in lines]
     assert f"a.txt:{lines[0]}" in str(checked.problems[0])
-
-
-PARTIAL = "0 .1 .1 .5 .1 .5 .4 .1 .4"
-
-
-@pytest.mark.parametrize(
-    "text, classes, dropped, polygons",
-    [
-        ("0 0.5 0.5 0.2\n" + BOX + "0 0.5 0.5 0.2 0.2 0.9\n", [0], [1, 3], 0),
-        (BOX + "cat 0.5 0.5 0.2 0.2\n1 nan 0.5 0.2 0.2\n2 0.5 0.5 0.1 0.1\n", [0, 2], [2, 3], 0),
-        (BOX + "1 0.5 0.5 0.2 0.2\n" + BOX + BOX, [0, 1], [3, 4], 0),
-        (f"{PARTIAL}\n{PARTIAL} .7\n0\n", [0], [2, 3], 1),
-        (f"{BOX}{PARTIAL} .7\n3 0.5 0.5 0.1 0.1\n", [0, 3], [2], 0),  # without its polygon a file of boxes
-        (f"{PARTIAL} .7\n0 .1 .1 .5 .1 .5 .4\n{BOX}", [0], [1, 2], 0),  # a triangle among boxes is no box
-    ],
-)
-def test_good_lines_are_kept_on_request(text, classes, dropped, polygons, tmp_path):
-    save(tmp_path / "a.jpg")
-    (tmp_path / "a.txt").write_text(text)
-    pair = str(tmp_path / "a.jpg"), str(tmp_path / "a.txt")
-    assert check_pair(*pair).labels is None
-    checked = check_pair(*pair, keep_partial=True)
-    assert checked.labels[:, 0].tolist() == classes and len(checked.segments) == polygons
-    left_out = [p.line for p in checked.problems if p.text.endswith("the line is left out")]
-    assert sorted(left_out) == dropped and not any(p.skipped for p in checked.problems)
+    if kept is None:
+        assert partial.labels is None
+        return
+    assert partial.labels[:, 0].tolist() == kept and len(partial.segments) == text.startswith(POLYGON)
+    left_out = [p.line for p in partial.problems if p.text.endswith("the line is left out")]
+    assert sorted(left_out) == lines and not any(p.skipped for p in partial.problems)
 
 
 def test_odd_but_usable_rows_are_noted_and_kept(tmp_path):
-    save(tmp_path / "a.jpg")
-    (tmp_path / "a.txt").write_text("0 0.01 0.5 0.5 0.2\n1.5 0.5 0.5 0.2 0.2\n0 0.5 0.5 0 0\n")
-    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
-    assert len(checked.labels) == 3
-    assert [(p.kind, p.line, p.skipped) for p in checked.problems] == [
-        ("box over edge", 1, False),
-        ("fractional class", 2, False),
-        ("empty box", 3, False),
-    ]
-
-
-def test_a_label_file_that_is_no_text_leaves_the_image_out(tmp_path):
-    save(tmp_path / "a.jpg")
-    (tmp_path / "a.txt").write_bytes(b"\xff\xfe0 0.5")
-    checked = check_pair(str(tmp_path / "a.jpg"), str(tmp_path / "a.txt"))
-    assert checked.labels is None
-    assert checked.problems[0].kind == "unreadable label"
+    checked = pair(tmp_path, "0 0.01 0.5 0.5 0.2\n1.5 0.5 0.5 0.2 0.2\n0 0.5 0.5 0 0\n")
+    notes = [("box over edge", 1, False), ("fractional class", 2, False), ("empty box", 3, False)]
+    assert [(p.kind, p.line, p.skipped) for p in checked.problems] == notes and len(checked.labels) == 3
 
 
 # --- kinds of image ---------------------------------------------------------------------------------------------------

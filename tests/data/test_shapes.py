@@ -5,23 +5,12 @@ from functools import partial
 from pathlib import Path
 
 import cv2
-import numpy as np
 import pytest
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import shapes as module
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.shapes import NAMES, make_shapes
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def read_label_file(path: Path) -> np.ndarray:
-    return np.array([line.split() for line in path.read_text().splitlines()], float).reshape(-1, 5)
-
-
-def read_labels(folder: Path, split: str) -> list[np.ndarray]:
-    return [read_label_file(path) for path in sorted((folder / "labels" / split).glob("*.txt"))]
 
 
 def test_files_hold_the_recorded_labels_and_decoded_pixels(shapes_small):
@@ -40,6 +29,8 @@ def test_a_complete_folder_is_left_alone_and_another_size_replaces_it(tmp_path):
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == stamps
     make_shapes(folder, train=3, val=1, size=96)
     assert len(list((folder / "images" / "train").iterdir())) == 3
+    with pytest.raises(UserError, match="not this data set"):
+        make_shapes(folder / "images", train=1, val=1)
     assert [p.name for p in tmp_path.iterdir()] == ["shapes"]
 
 
@@ -47,17 +38,10 @@ def test_a_killed_build_leaves_no_folder(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "label_line", stop)
+    monkeypatch.setattr(module, "draw_scene", stop)
     with pytest.raises(KeyboardInterrupt):
         make_shapes(tmp_path / "shapes", train=2, val=1, size=96)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_of_other_files_is_not_touched(tmp_path):
-    (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(UserError, match="not this data set"):
-        make_shapes(tmp_path, train=1, val=1)
-    assert (tmp_path / "mine.txt").read_text() == "keep"
 
 
 def test_a_missing_data_set_is_drawn_where_its_yaml_says(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 
 from tests.data.data_golden import synth
 from tests.data.small_set import make_set
+from yolov7fast.core.drawing import draw_text
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.label_cache import load_labels
 from yolov7fast.data.image_facts import GOOD, MOST_LOOKED_AT, TOO_LARGE, TRUNCATED, UNREADABLE, read_facts
@@ -78,10 +79,20 @@ def test_detection_reads_images_of_such_names_and_skips_videos(odd, tmp_path):
     ]
 
 
+def test_text_that_is_not_utf8_never_reaches_opencv(monkeypatch):
+    """It ends the process with signal 11: training and test.py draw the names of images."""
+    seen = []
+    monkeypatch.setattr(cv2, "getTextSize", lambda size, text, *rest: seen.append(text) or (0, 0, 10))
+    monkeypatch.setattr(cv2, "putText", lambda img, text, *rest: seen.append(text))
+    draw_text(np.zeros((20, 40, 3), np.uint8), ODD_NAME, (0, 0), 10, (255, 255, 255))
+    assert seen == ["caf\\udce9.png"] * 2
+
+
 def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
     os.mkfifo(tmp_path / "fifo.jpg")
     (tmp_path / "zero.jpg").symlink_to("/dev/zero")
-    for path in (str(tmp_path / "fifo.jpg"), str(tmp_path / "zero.jpg")):
+    (tmp_path / "kernel.jpg").symlink_to("/proc/self/environ")  # a regular file, as is /proc/kmsg, which never ends
+    for path in (str(tmp_path / name) for name in ("fifo.jpg", "zero.jpg", "kernel.jpg")):
         assert decode_file(path) is None and image_size(path) is None
         assert read_facts([path])[0]["state"] == UNREADABLE and read_facts([path])[0]["error"] == b"not a regular file"
         (problem,) = check_pair(path, str(tmp_path / "label.txt")).problems
@@ -89,6 +100,23 @@ def test_fifos_and_devices_are_refused_by_every_reader(tmp_path):
         for read in (read_image, read_unchecked_image):
             with pytest.raises(UserError, match="is not a regular file"):
                 read(path)
+
+
+@pytest.mark.parametrize(
+    "form, before_size, size",
+    [
+        (".webp", b"\x9d\x01\x2a", struct.pack("<HH", 9000, 9000)),
+        (".jpg", b"\xff\xc0\x00\x11\x08", b"\x07\xd0\xff\xff"),
+    ],
+)
+def test_an_image_whose_header_states_a_wrong_size_is_left_out_before_training(tmp_path, form, before_size, size):
+    """OpenCV does not decode it, while Pillow reads its header only."""
+    data = bytearray(cv2.imencode(form, synth(48, 64), [cv2.IMWRITE_WEBP_QUALITY, 80])[1].tobytes())
+    at = data.index(before_size) + len(before_size)
+    data[at : at + 4] = size
+    path = tmp_path / f"a{form}"
+    path.write_bytes(data)
+    assert decode_file(str(path)) is None and check_pair(str(path), str(tmp_path / "a.txt")).labels is None
 
 
 def test_a_gigantic_image_is_refused_by_its_header(tmp_path, monkeypatch):

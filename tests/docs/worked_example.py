@@ -18,8 +18,12 @@ BLOCK = re.compile(r"^```(?P<kind>python|diff)\n(?P<text>.*?)^```\n", re.S | re.
 
 
 def copy_package(folder: Path) -> None:
-    """With its compiled modules: they stay valid, since copies keep their times."""
+    """With its compiled modules: they stay valid, since copies keep their times; and what the shown tests use."""
     shutil.copytree(ROOT / "yolov7fast", folder / "yolov7fast")
+    for name in ("data", "cfg", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "tests").mkdir()
+    shutil.copy(ROOT / "tests/small_network.py", folder / "tests")
 
 
 def carry_out(section: str, folder: Path) -> list[str]:
@@ -36,7 +40,8 @@ def carry_out(section: str, folder: Path) -> list[str]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block["text"])
             else:
-                path.write_text(patched(path.read_text(), block["text"], step["file"]))
+                for hunk in block["text"].split("@@\n"):
+                    path.write_text(patched(path.read_text(), hunk, step["file"]))
         touched.append(step["file"])
     return touched
 

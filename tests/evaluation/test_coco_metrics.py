@@ -139,13 +139,9 @@ def one_image(w=320, h=240, stem="000000000139") -> SimpleNamespace:
     return data_set([f"x/{stem}.jpg"], np.array([[w, h]], float), [np.array([[1, 0.5, 0.5, 0.2, 0.2]])])
 
 
-def test_categories_follow_the_names_of_the_file(tmp_path):
-    path = annotated(tmp_path / "a.json", [(139, "000000000139", 320, 240)], [(7, "dog"), (3, "Cat")])
-    assert ground_truth(path, one_image(), ["cat", "dog"], False).categories == [3, 7]
-
-
-def test_categories_of_other_names_follow_the_order_of_ids(tmp_path):
-    path = annotated(tmp_path / "a.json", [(139, "000000000139", 320, 240)], [(7, "x"), (3, "y")])
+@pytest.mark.parametrize("names", [("dog", "Cat"), ("x", "y")], ids=["by name", "else in the order of ids"])
+def test_categories_of_the_file_are_found(tmp_path, names):
+    path = annotated(tmp_path / "a.json", [(139, "000000000139", 320, 240)], list(zip((7, 3), names)))
     assert ground_truth(path, one_image(), ["cat", "dog"], False).categories == [3, 7]
 
 
@@ -171,9 +167,6 @@ def test_a_file_that_does_not_fit_gives_way_to_the_labels(tmp_path, caplog, imag
     truth = ground_truth(annotated(tmp_path / "a.json", images, categories), one_image(), ["a", "b"], False)
     assert truth.source == "the labels" and truth.categories == [0, 1]
     assert reason in caplog.text
-
-
-def test_a_broken_file_gives_way_to_the_labels(tmp_path, caplog):
     (tmp_path / "a.json").write_text("{")
     assert ground_truth(str(tmp_path / "a.json"), one_image(), ["a", "b"], False).source == "the labels"
     assert "a.json is not used" in caplog.text

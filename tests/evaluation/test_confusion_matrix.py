@@ -69,12 +69,3 @@ def test_of_one_box_under_several_classes_the_best_score_is_paired():
     box = [10, 10, 50, 50]
     matrix = corrected(([[*box, 0.9, 1], [*box, 0.5, 0]], [[1, *box]]))
     assert matrix[1, 1] == 1 and matrix[0, 3] == 1 and matrix.sum() == 2
-
-
-def test_a_batch_counts_as_its_images_one_by_one(golden):
-    batch = next(stub_batches(golden("eval_match.npz")))
-    whole, single = ConfusionMatrix(3), ConfusionMatrix(3)
-    whole.update(batch)
-    for i in range(4):
-        single.process_batch(batch.split(4)[i], batch.labels[batch.label_image == i])
-    np.testing.assert_array_equal(whole.matrix, single.matrix)

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from benchmarks.inference import slow_metrics
-from yolov7fast.core.boxes import scale_coords
 from yolov7fast.evaluation.average_precision import ap_per_class
-from yolov7fast.evaluation.detection_matching import Batch, match, native_batch, paired_iou
+from yolov7fast.evaluation.detection_matching import Batch, match, native_batch
 from yolov7fast.predictors.nms import non_max_suppression
 
 
@@ -144,20 +143,3 @@ def test_nothing_to_match():
     assert match(single_image([], [[0, 1, 1, 2, 2]])).correct.shape == (0, 10)
     assert match(single_image([[1, 1, 2, 2, 0.5, 0]], [])).label.tolist() == [-1]
     assert not match(single_image([[5, 5, 5, 5, 0.9, 0]], [[0, 5, 5, 5, 5]])).correct.any(), "empty boxes"
-
-
-def test_scaling_back_many_images_equals_one_by_one(golden):
-    g = golden("eval_match.npz")
-    rng = torch.Generator().manual_seed(0)
-    dets = [torch.rand(20, 6, generator=rng) * 400 - 20 for _ in range(4)]
-    batch = native_batch(dets, torch.zeros(0, 6), stub_shapes(g), (256, 352))
-    for i, (size, ratio_pad) in enumerate(stub_shapes(g)):
-        one = scale_coords((256, 352), dets[i][:, :4].clone(), size, ratio_pad)
-        np.testing.assert_allclose(batch.split(4)[i][:, :4], one.numpy(), rtol=0, atol=1e-4)
-
-
-def test_paired_iou_by_hand():
-    a = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [1, 1, 1, 1]], np.float32)
-    b = np.array([[0, 0, 10, 5], [20, 20, 30, 30], [1, 1, 1, 1]], np.float32)
-    got = paired_iou(a, b, np.arange(3), np.arange(3))
-    assert got[:2].tolist() == [0.5, 0.0] and np.isnan(got[2])

@@ -19,12 +19,12 @@ from yolov7fast.cli.commands import detect as command
 from yolov7fast.cli.commands import test as test_command
 from yolov7fast.cli.parser import parser_for
 from yolov7fast.core.errors import UserError
-from yolov7fast.inference.detection_loop import batched, describe, predict_source
+from yolov7fast.inference.detection_loop import describe, predict_source
 from yolov7fast.inference.detection_output import PredictionOutput
 from yolov7fast.inference.export.export_files import export_files
 from yolov7fast.inference.export.export_plan import ExportPlan
 from yolov7fast.inference.slicing import Slicing
-from yolov7fast.inference.sources import Frame, LoadImages, LoadStreams
+from yolov7fast.inference.sources import LoadImages, LoadStreams
 from yolov7fast.predictors.export_metadata import AXES, ExportForm
 from yolov7fast.predictors.predictor import Prediction, PredictOptions
 from yolov7fast.predictors.yolo_predictor import YoloPredictor
@@ -101,36 +101,7 @@ def test_recorded_video(weights, three, golden, capsys):
 # --- the flags --------------------------------------------------------------------------------------------------------
 
 
-def test_flags_are_those_recorded(golden):
-    recorded = {entry["flag"]: entry for entry in golden("eval_cli.json")["detect"]}
-    mine = {action.option_strings[0]: action for action in parser_for("detect")._actions if action.dest != "help"}
-    new = {
-        "--batch-size",
-        "--help-all",
-        "--save-crop",
-        "--save-csv",
-        "--slice",
-        "--slice-overlap",
-        "--no-half",
-        "--trust-torchscript",
-    }
-    assert set(mine) - set(recorded) == new and set(recorded) <= set(mine)
-    for name, entry in recorded.items():
-        action = mine[name]
-        type_name = getattr(action.type, "__name__", None)
-        nargs = 0 if entry["store_true"] else entry["nargs"]
-        text = None if entry["store_true"] else entry["type"] or "str"
-        assert (type_name, action.default, action.nargs) == (text, entry["default"], nargs)
-
-
 # --- kinds of sources -------------------------------------------------------------------------------------------------
-
-
-def test_batches_hold_one_shape_and_keep_the_order(made):
-    cv2.imwrite(str(made / "1b.png"), cells(9, 160, 120))
-    source = LoadImages(str(made), 320, 32)
-    groups = [[Path(f.path).stem for f in frames] for frames in batched(source, 2)]
-    assert groups == [["0", "1"], ["1b"], ["2"]]
 
 
 def test_runs_count_up_and_exist_ok_does_not_double_lines(weights, made):
@@ -152,12 +123,6 @@ def test_images_of_one_name_do_not_overwrite_each_other(weights, made, capsys):
     run(weights, made / "**" / "0.*", "--save-txt", "--conf", "0.01")
     assert sorted(p.name for p in Path("det/exp").glob("0*")) == ["0.jpg", "0_2.png", "0_3.png"]
     assert len(list(Path("det/exp/labels").iterdir())) == 3
-
-
-def test_formats_that_cannot_be_written_are_saved_as_jpg(workplace):
-    output = PredictionOutput(workplace / "out", NAMES)
-    frame = Frame("a.dng", np.zeros((3, 32, 32), np.uint8), cells(0), "image")
-    assert output.write(frame, torch.zeros(0, 6)) == workplace / "out" / "a.jpg"
 
 
 def test_streams_are_read_to_their_end_and_a_list_of_them_is_not_recorded(weights, workplace, capsys):
@@ -194,14 +159,6 @@ def test_lines_name_the_classes_in_ascending_order():
     assert describe(boxes, NAMES, 0.25) == "1 RBC, 2 Platelets"
     assert describe(boxes, ["box", "ball", "血球"], 0.25) == "1 box, 2 血球", "a name is no noun that takes an s"
     assert describe(boxes[:0], NAMES, 0.25) == "no detections above 0.25 (--conf-thres)"
-
-
-def test_every_line_names_its_image_and_says_where_nothing_was_found(weights, made, capsys):
-    run(weights, made, "--conf", "1", "--nosave")
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("image ")]
-    for i, line in enumerate(lines):
-        assert line.startswith(f"image {i + 1}/3 made/{i}.png: no detections above 1 (--conf-thres), Done. (")
-    assert len(lines) == 3
 
 
 def test_a_truncated_jpeg_is_reported_once_by_name(weights, made, capfd, caplog):
@@ -347,11 +304,3 @@ def test_detect_and_test_run_exported_files_as_they_run_the_checkpoint(mini, ima
     else:  # of a box the best class counts
         assert exported == pytest.approx(original, abs=0.02)
     assert original["metrics/mAP_0.5"] > 0.2
-
-
-def test_a_file_of_a_fixed_size_gets_squares(mini, images):
-    (file,) = export_files(mini, ExportPlan(ExportForm.GRID, (160, 160)), ["onnx"], folder=Path.cwd())
-    summary = detect(file.path, "--conf-thres", "0.05", "--nosave", "--batch-size", "3")
-    assert summary.images == 5 and summary.detections > 10
-    with pytest.raises(UserError, match="--img-size 320: these weights were exported for 160 only"):
-        detect(file.path, "--img-size", "320")

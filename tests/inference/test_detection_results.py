@@ -45,22 +45,14 @@ def test_render_draws_on_the_rgb_images(results):
     assert not np.array_equal(before[0], drawn[0]) and np.array_equal(before[1], drawn[1])
 
 
-def test_save_writes_every_image_into_a_folder(results, tmp_path):
+def test_every_image_is_saved_under_a_name_that_can_be_written(results, tmp_path):
     assert results.save(tmp_path / "out") == tmp_path / "out"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.jpg", "b.bmp"]
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / "b.bmp")), results.imgs[1])
-
-
-def test_an_image_whose_name_is_not_utf8_is_saved(tmp_path):
-    image = InputImage(os.fsdecode(b"caf\xe9.png"), cells(0, 40, 50))
-    folder = Results([image], [torch.zeros(0, 6)], ["cat"]).save(tmp_path / os.fsdecode(b"\xff"))
-    assert [path.name for path in folder.iterdir()] == ["caf\ufffd.png"]
-
-
-def test_images_of_one_name_are_all_saved(tmp_path):
-    inputs = [InputImage("a.png", cells(seed, 40, 50)) for seed in range(3)]
-    Results(inputs, [torch.zeros(0, 6)] * 3, ["cat"]).save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a_1.png", "a_2.png"]
+    names = ["a.png", "a.png", "a.dng", os.fsdecode(b"caf\xe9.png")]
+    inputs = [InputImage(name, cells(seed, 40, 50)) for seed, name in enumerate(names)]
+    folder = Results(inputs, [torch.zeros(0, 6)] * 4, ["cat"]).save(tmp_path / os.fsdecode(b"\xff"))
+    assert sorted(path.name for path in folder.iterdir()) == ["a.jpg", "a.png", "a_1.png", "caf\ufffd.png"]
 
 
 def test_pandas_has_upstreams_columns(results):

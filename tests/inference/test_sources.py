@@ -11,7 +11,7 @@ import pytest
 from tests.data.data_golden import sha, synth
 from yolov7fast.core.errors import UserError
 from yolov7fast.inference import sources
-from yolov7fast.inference.sources import LoadImages, LoadStreams, clean_name, open_source, read_list
+from yolov7fast.inference.sources import LoadImages, LoadStreams, clean_name, open_source
 
 
 def grey_image(value: int, height: int = 48, width: int = 64) -> np.ndarray:
@@ -63,9 +63,15 @@ def test_glob_is_recursive_where_asked(folder):
 
 @pytest.mark.parametrize(
     "name, message",
-    [("missing", "does not exist"), ("sub/*.png", "no image and no video")],
+    [
+        ("missing", "does not exist"),
+        ("sub/*.png", "no image and no video"),
+        ("none.txt", "source list .* does not exist"),
+        ("empty.txt", "is empty"),
+    ],
 )
 def test_a_source_without_images_is_a_user_error(folder, name, message):
+    (folder / "empty.txt").write_text("\n# nothing\n")
     with pytest.raises(UserError, match=message):
         open_source(str(folder / name))
 
@@ -78,14 +84,6 @@ def test_list_of_local_files_is_read_like_a_folder(folder, monkeypatch):
     assert isinstance(source, LoadImages)
     assert [f.rsplit("/", 1)[1] for f in source.files] == ["b.jpg", "c.jpg", "clip.avi"]
     assert len(source.skipped) == 1 and "missing.jpg" in source.skipped[0]
-
-
-def test_missing_and_empty_lists_are_user_errors(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
-        read_list(tmp_path / "none.txt")
-    (tmp_path / "empty.txt").write_text("\n# nothing\n")
-    with pytest.raises(UserError, match="is empty"):
-        read_list(tmp_path / "empty.txt")
 
 
 def test_a_video_cut_short_is_read_as_far_as_it_goes(tmp_path):
@@ -219,13 +217,6 @@ def test_streams_of_unequal_shape_share_a_square(tmp_path, caplog):
     assert images.shape == (2, 3, 64, 64) and "different shapes" in caplog.text
 
 
-def test_a_list_with_an_address_in_it_is_watched_as_streams(camera, tmp_path):
-    (tmp_path / "cams.txt").write_text("0\nrtsp://nowhere/1\n")
-    source = open_source(str(tmp_path / "cams.txt"))
-    assert isinstance(source, LoadStreams) and source.mode == "stream" and len(source) == 0
-    source.close()
-
-
 def test_streams_are_read_from_a_list_by_default_streams_txt(camera, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"source list streams\.txt does not exist"):
@@ -248,11 +239,8 @@ def test_the_address_of_a_text_file_is_a_stream_and_a_video_file_is_no_list(tmp_
     source.close()
 
 
-def test_stream_names_are_safe_file_names_without_passwords():
-    assert clean_name("rtsp://me:secret@10.0.0.1:554/ch?1&x") == "rtsp___10.0.0.1_554_ch_1_x"
-
-
-def test_equal_names_are_told_apart(camera):
+def test_names_of_streams_differ_and_are_safe_without_passwords(camera):
     source = LoadStreams(["0", "0"], 64, 32)
     assert [s.name for s in source.streams] == ["0", "0_2"]
     source.close()
+    assert clean_name("rtsp://me:secret@10.0.0.1:554/ch?1&x") == "rtsp___10.0.0.1_554_ch_1_x"

@@ -3,7 +3,6 @@
 import pytest
 
 import yolov7fast
-from tests.training.commands import small_network
 from yolov7fast.cli.python_api import best_and_last, options_of
 from yolov7fast.core.errors import UserError
 
@@ -44,24 +43,3 @@ def test_metrics_are_those_of_the_best_and_the_last_epoch(tmp_path):
     assert best["epoch"] == 1 and best["metrics/mAP_0.5:0.95"] == 0.4
     assert last == {"epoch": 2.0, "train/box": 0.3}
     assert best_and_last(tmp_path / "nosuch.csv") == ({}, {})
-
-
-def test_a_run_returns_its_folder_weights_and_metrics_and_can_be_loaded(tmp_path, shapes_small):
-    run = yolov7fast.train(
-        data=shapes_small / "shapes.yaml",
-        cfg=small_network(tmp_path),
-        hyp="data/hyp.small.yaml",
-        epochs=2,
-        batch_size=4,
-        img_size=64,
-        workers=0,
-        device="cpu",
-        noautoanchor=True,
-        project=tmp_path / "runs",
-        name="mine",
-    )
-    assert run.exit_code == 0 and run.folder == tmp_path / "runs" / "mine"
-    assert run.weights == run.folder / "weights" / "best.pt"
-    assert {"metrics/mAP_0.5", "metrics/mAP_0.5:0.95"} <= set(run.metrics) and run.last["epoch"] == 1
-    model = yolov7fast.load(run.weights, "cpu", size=64, conf=0.0001)
-    assert len(model(sorted((shapes_small / "images" / "val").iterdir())[:3])) == 3

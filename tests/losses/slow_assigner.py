@@ -1,7 +1,6 @@
-"""A slow, obviously correct assigner and loss: loops over images, levels and boxes, written as the rules read.
+"""Slow, obviously correct parts of assigners and losses: loops over levels and boxes, as the rules read.
 
-The batched code of `losses` is compared with this. No attempt at speed; autograd is left on
-where a gradient is wanted and every quantity is formed the long way (one-hot rows, objectness maps, GT x cell x class).
+The batched code of `losses` is compared with them. No attempt at speed; autograd is left on.
 """
 
 import math
@@ -18,18 +17,6 @@ class Candidate(NamedTuple):
     row: int
     column: int
     target: int
-
-
-class PoolTrace(NamedTuple):
-    """What the assigner saw in one image: rows are its boxes, columns its pool of candidates."""
-
-    boxes: list[int]  # target rows
-    pool: list[Candidate]
-    iou: torch.Tensor
-    cost: torch.Tensor
-    k: list[int]
-    selected: torch.Tensor  # bool, before conflicts are settled
-    settled: torch.Tensor  # bool, after
 
 
 def slow_candidates(targets, anchors, sizes, anchor_t, reach) -> list[list[Candidate]]:
@@ -73,57 +60,6 @@ def plain_iou(box, others):
     return inter / ((box[2] - box[0]) * (box[3] - box[1]) + (x2 - x1) * (y2 - y1) - inter)
 
 
-def class_cost(predictions, cls):
-    """(n, 5 + nc) -> (n,): BCE of the joint score's logit against the one-hot row of the class, summed over classes."""
-    y = (predictions[:, 5:].float().sigmoid() * predictions[:, 4:5].sigmoid()).sqrt()
-    one_hot = torch.zeros_like(y)
-    one_hot[:, cls] = 1
-    return F.binary_cross_entropy_with_logits(torch.log(y / (1 - y)), one_hot, reduction="none").sum(1)
-
-
-@torch.no_grad()
-def slow_match_image(maps, targets, rows, pool, anchors, strides, height, top) -> PoolTrace:
-    """Settle one image: rows are its boxes (target rows), pool its candidates over all levels."""
-    predictions = torch.stack([maps[c.level][c.image, c.anchor, c.row, c.column] for c in pool])
-    corners = torch.stack(
-        [pixel_box(p, c, anchors[c.level][c.anchor], strides[c.level]) for p, c in zip(predictions, pool)]
-    )
-    costs, ious = [], []
-    for t in rows:
-        box = targets[t, 2:6] * height
-        box = torch.cat([box[:2] - box[2:] / 2, box[:2] + box[2:] / 2])
-        ious.append(plain_iou(box, corners))
-        costs.append(class_cost(predictions, int(targets[t, 1])) + 3 * -torch.log(ious[-1] + 1e-8))
-    iou, cost = torch.stack(ious), torch.stack(costs)
-    k = [max(int(torch.topk(row, min(top, len(pool))).values.sum()), 1) for row in iou]
-    selected = torch.zeros_like(cost, dtype=torch.bool)
-    for g in range(len(rows)):
-        selected[g, torch.topk(cost[g], k[g], largest=False).indices] = True  # among equals whatever that gives
-    settled = selected.clone()
-    for p in range(len(pool)):
-        if selected[:, p].sum() > 1:
-            settled[:, p] = False
-            settled[cost[:, p].argmin(), p] = True
-    return PoolTrace(rows, pool, iou, cost, k, selected, settled)
-
-
-def slow_assign(maps, targets, candidates, anchors, strides, height, top):
-    """Matches per level [(image, anchor, row, column, target)] in emission order, and what each image saw."""
-    matches = [[] for _ in maps]
-    traces = []
-    for image in range(maps[0].shape[0]):
-        rows = [t for t in range(len(targets)) if int(targets[t, 0]) == image]
-        pool = [c for level in candidates for c in level if c.image == image]
-        if not rows or not pool:
-            continue
-        trace = slow_match_image(maps, targets, rows, pool, anchors, strides, height, top)
-        traces.append(trace)
-        for p, c in enumerate(pool):
-            for g in trace.settled[:, p].nonzero().flatten().tolist():
-                matches[c.level].append((*c[1:5], rows[g]))
-    return matches, traces
-
-
 def slow_ciou(p, t, eps=1e-7):
     """Complete IoU of one predicted and one target box (centre, size), with the epsilons where the rules put them."""
     px1, py1, px2, py2 = p[0] - p[2] / 2, p[1] - p[3] / 2, p[0] + p[2] / 2, p[1] + p[3] / 2
@@ -152,30 +88,3 @@ def slow_bce(x, t, pos_weight, gamma):
         p_t = t * p + (1 - t) * (1 - p)
         loss = loss * (t * 0.25 + (1 - t) * 0.75) * (1 - p_t) ** gamma
     return loss.mean()
-
-
-def slow_terms(maps, targets, matches, anchors, hyp, gr, nc, balance):
-    """(box, obj, cls) before the gains, for matches per level in emission order."""
-    box = obj = cls = torch.zeros(1)
-    eps = hyp.get("label_smoothing", 0.0)
-    for level, prediction in enumerate(maps):
-        ny, nx = prediction.shape[2:4]
-        wanted = torch.zeros_like(prediction[..., 0])
-        losses, logits, rows = [], [], []
-        for b, a, gj, gi, t in matches[level]:
-            s = prediction[b, a, gj, gi, :4].sigmoid()
-            p = torch.cat([s[:2] * 2 - 0.5, (s[2:] * 2) ** 2 * anchors[level][a]])
-            box_t = targets[t, 2:6] * torch.tensor([nx, ny, nx, ny]) - torch.tensor([gi, gj, 0, 0])
-            ciou = slow_ciou(p, box_t)
-            losses.append(1 - ciou)
-            wanted[b, a, gj, gi] = (1 - gr) + gr * ciou.detach().clamp(min=0)
-            row = torch.full((nc,), eps / 2, dtype=prediction.dtype)
-            row[int(targets[t, 1])] = 1 - eps / 2
-            logits.append(prediction[b, a, gj, gi, 5:])
-            rows.append(row)
-        if losses:
-            box = box + torch.stack(losses).mean()
-            if nc > 1:
-                cls = cls + slow_bce(torch.stack(logits), torch.stack(rows), hyp["cls_pw"], hyp["fl_gamma"])
-        obj = obj + balance[level] * slow_bce(prediction[..., 4], wanted, hyp["obj_pw"], hyp["fl_gamma"])
-    return box, obj, cls

@@ -7,17 +7,54 @@ import torch
 from tests.losses.loss_golden import HYP, stand_in
 from tests.losses.slow_assigner import slow_bce, slow_candidates, slow_ciou
 from tests.losses.slow_tal import slow_tal
-from tests.losses.test_simota import random_case
 from tests.losses.test_yolo_loss import small_case
 from yolov7fast.losses.candidates import AUX_REACH, LEAD_REACH
 from yolov7fast.losses.yolo_loss import AuxiliaryLoss, YoloLoss
 
+SHAPES = ["ordinary", "one", "empty", "identical", "border", "outside", "tiny and huge", "grid lines", "crowd"]
 
-def tal_case(seed: int, most: int = 9):
-    """(loss, maps, targets, size in pixels, head) of a random case."""
-    _, maps, targets, height, head = random_case(seed, most)
-    anchors = {3: "p5", 4: "w6", 5: "five"}[head.nl]
-    return YoloLoss(stand_in(anchors, head.nc), "tal"), maps, targets, (height, maps[0].shape[3] * 8), head
+
+def random_boxes(random, shape: str, n: int) -> np.ndarray:
+    xy, wh = random.uniform(0.02, 0.98, (n, 2)), np.exp(random.uniform(np.log(0.02), np.log(0.7), (n, 2)))
+    if shape == "identical":
+        xy[:], wh[:] = xy[:1], wh[:1]
+    elif shape == "border":
+        xy = random.choice([0.0, 1.0, 0.999, 0.001], (n, 2))
+    elif shape == "outside":
+        xy = random.uniform(-0.5, 1.5, (n, 2))
+    elif shape == "tiny and huge":
+        wh = random.choice([0.0, 1e-4, 0.3, 1.0, 3.0], (n, 2))
+    elif shape == "grid lines":
+        xy = random.randint(0, 9, (n, 2)) / 8
+    elif shape == "crowd":
+        xy, wh = xy[:1] + random.uniform(-0.02, 0.02, (n, 2)), wh[:1] * random.uniform(0.9, 1.1, (n, 2))
+    return np.concatenate([xy, wh], 1)
+
+
+def random_case(seed: int, most: int = 9):
+    """(loss, maps fp32, targets, (height, width) in pixels, head): shapes, classes, levels and sizes by turns."""
+    random = np.random.RandomState(seed)
+    nc = int(random.choice([1, 2, 3, 20, 80]))
+    levels = 3 + seed % 3
+    anchors = {3: "p5", 4: "w6", 5: "five"}[levels]
+    unit = 8 * 2 ** (levels - 1)
+    h, w = (unit * random.randint(1, 4), unit * random.randint(1, 4)) if levels < 5 else (unit, unit * 2)
+    batch = random.randint(1, 4)
+    rows = []
+    for image in range(batch):
+        shape = SHAPES[(seed + image) % len(SHAPES)]
+        n = {"one": 1, "empty": 0}.get(shape, random.randint(1, most + 1))
+        boxes = random_boxes(random, shape, n)
+        rows.append(np.concatenate([np.full((n, 1), image), random.randint(0, nc, (n, 1)), boxes], 1))
+    targets = torch.from_numpy(np.concatenate(rows).astype(np.float32))
+    spread, bias = random.choice([0.5, 1.5, 3.0]), random.choice([-4.0, 0.0])
+    maps = []
+    for level in range(levels):
+        m = random.randn(batch, 3, h // (8 << level), w // (8 << level), 5 + nc).astype(np.float32) * spread
+        m[..., 4] += bias
+        maps.append(torch.from_numpy(m))
+    model = stand_in(anchors, nc)
+    return YoloLoss(model, "tal"), maps, targets, (h, w), model.model[0]
 
 
 def matches(loss, maps, targets, height: int, reach: float) -> dict[tuple, tuple]:
@@ -47,7 +84,7 @@ def slow(maps, targets, size, head, reach, close):
 
 def check_random(seed: int, dtype: torch.dtype) -> int:
     """Returns how many images were not compared, for a decision that rounding can turn."""
-    loss, maps, targets, size, head = tal_case(seed)
+    loss, maps, targets, size, head = random_case(seed)
     reach = LEAD_REACH if seed % 4 else AUX_REACH
     single = dtype == torch.float32
     theirs = slow(maps, targets, size, head, reach, close=1e-5 if single else 1e-9)
@@ -65,9 +102,9 @@ def check_random(seed: int, dtype: torch.dtype) -> int:
     return skipped
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(2))
 def test_random_cases_agree_with_the_slow_version(block):
-    """80 cases: empty images, one box, identical boxes, borders, outside, crowds; 1-80 classes, 3-5 levels."""
+    """40 cases: empty images, one box, identical boxes, borders, outside, crowds; 1-80 classes, 3-5 levels."""
     skipped = sum(check_random(seed, torch.float64) for seed in range(block * 20, block * 20 + 20))
     assert skipped <= 1
     assert sum(check_random(seed, torch.float32) for seed in range(block * 20, block * 20 + 20, 5)) <= 1

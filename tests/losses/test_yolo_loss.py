@@ -1,15 +1,12 @@
-"""The three losses against recorded figures and a slow loss, with every option and precision."""
+"""The three losses against recorded figures, with every option and precision."""
 
 import numpy as np
 import pytest
 import torch
 
-from tests.losses.loss_golden import GOLDEN, HYP, LOSSES, Case, batched_matches, names, stand_in
-from tests.losses.slow_assigner import slow_candidates, slow_terms
+from tests.losses.loss_golden import GOLDEN, HYP, LOSSES, Case, names, stand_in
 from yolov7fast.core.boxes import bbox_iou
 from yolov7fast.core.errors import UserError
-from yolov7fast.losses.candidates import LEAD_REACH
-from yolov7fast.losses.simota import LEAD_TOP
 
 
 def check_against_record(name: str, dtype: torch.dtype) -> None:
@@ -52,9 +49,6 @@ def test_ciou_table():
     np.testing.assert_allclose(predicted.grad, z["ciou/grad_pred"], rtol=1e-4, atol=1e-6)
 
 
-# --- against the slow loss --------------------------------------------------------------------------------------------
-
-
 def small_case(seed=0, nc=5, boxes=12, batch=2, size=96, spread=1.0):
     random = np.random.RandomState(seed)
     maps = [
@@ -64,39 +58,6 @@ def small_case(seed=0, nc=5, boxes=12, batch=2, size=96, spread=1.0):
     xy, wh = random.uniform(0.05, 0.95, (boxes, 2)), np.exp(random.uniform(-3, -0.5, (boxes, 2)))
     rows = [random.randint(0, batch, (boxes, 1)), random.randint(0, nc, (boxes, 1)), xy, wh]
     return maps, torch.from_numpy(np.concatenate(rows, 1).astype(np.float32)), torch.zeros(batch, 3, size, size)
-
-
-OPTIONS = [
-    {},
-    {"label_smoothing": 0.1},
-    {"fl_gamma": 1.5},
-    {"cls_pw": 0.7, "obj_pw": 1.6},
-    {"fl_gamma": 2.0, "cls_pw": 1.3, "label_smoothing": 0.2},
-]
-
-
-@pytest.mark.parametrize("gr", [1.0, 0.4])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("kind", ["plain", "ota"])
-def test_options_agree_with_the_slow_loss(kind, options, gr):
-    model = stand_in("p5", 5, {**HYP, **options}, gr)
-    maps, targets, images = small_case()
-    loss = LOSSES[kind](model)
-    ours = [m.clone().requires_grad_() for m in maps]
-    value, _ = loss(ours, targets) if kind == "plain" else loss(ours, targets, images)
-    value.backward()
-
-    sizes, anchors = [tuple(m.shape[2:4]) for m in maps], model.model[0].anchors
-    matches = [[c[1:] for c in level] for level in slow_candidates(targets, anchors, sizes, 4.0, LEAD_REACH)]
-    if kind == "ota":
-        matches = batched_matches(loss, maps, targets, 96, LEAD_REACH, LEAD_TOP)
-    theirs = [m.clone().requires_grad_() for m in maps]
-    box, obj, cls = slow_terms(theirs, targets, matches, anchors, model.hyp, gr, 5, (4.0, 1.0, 0.4))
-    total = (box * HYP["box"] + obj * HYP["obj"] + cls * HYP["cls"]) * 2
-    total.backward()
-    torch.testing.assert_close(value, total, rtol=1e-5, atol=0)
-    for a, b in zip(ours, theirs):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-8)
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

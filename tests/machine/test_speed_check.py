@@ -6,6 +6,7 @@ import torch
 from yolov7fast.machine import speed_check
 from yolov7fast.machine.gpu_check import INFO
 from yolov7fast.machine.speed_check import Peak, fastest, known, light_text, loader_rate, measured_peak
+from yolov7fast.training.memory_plan import StepCost
 
 CPU = torch.device("cpu")
 FAST, DISK = ("--fast-dataloader",), ("--fast-dataloader", "--cache-images", "disk")
@@ -23,7 +24,8 @@ def test_further_options_must_gain_more_than_the_scatter():
 
 
 def test_every_option_is_measured_and_the_last_line_is_the_fastest_command(small_cfg, tmp_path, monkeypatch):
-    monkeypatch.setattr(speed_check, "TINY", small_cfg)
+    for name, value in {"TINY": small_cfg, "SIZE": 64, "ROUNDS": 1}.items():
+        monkeypatch.setattr(speed_check, name, value)
 
     def rate(folder, options, workers):
         if not options:
@@ -34,9 +36,9 @@ def test_every_option_is_measured_and_the_last_line_is_the_fastest_command(small
     monkeypatch.setattr(speed_check, "usable_cores", lambda: 16)
     lines = list(speed_check.check_speed(CPU, tmp_path))
     assert {line.status for line in lines} == {INFO}
-    names = [line.name.removeprefix("yolov7-tiny, 320, ") for line in lines]
+    names = [line.name.removeprefix("yolov7-tiny, 64, ") for line in lines]
     steps = ["batch 4, plain, no option", "batch 4, ota, no option", "OTA / plain", "batch 4, ota, --channels-last"]
-    loaders = ["loader, 320, no option", "loader, 320, --fast-dataloader --cache-images disk"]
+    loaders = ["loader, 64, no option", "loader, 64, --fast-dataloader --cache-images disk"]
     assert names == [*steps, "fraction of the peak", *loaders, "fastest command line"]
     assert "forward " in lines[0].text and "optimizer " in lines[0].text and "utilisation" not in lines[0].text
     assert "failed: DataLoader worker is killed" in lines[5].text
@@ -59,7 +61,9 @@ def test_a_warning_of_the_compiler_is_part_of_the_line():
     ("peak", "says"), [(Peak(1e12, 1e15), "need 40.9 ms"), (Peak(1e15, 1e10), "at 10 GB/s (copy) 284.2 ms")]
 )
 def test_the_fraction_of_the_peak_is_that_of_the_resource_that_limits(peak, says, monkeypatch):
-    """A step of batch 4 needs 0.041 TFLOP."""
+    monkeypatch.setattr(
+        speed_check.Workload, "cost", lambda *_: StepCost(0, 0, flops=40_900_000_000, traffic=2_842_000_000)
+    )
     monkeypatch.setattr(speed_check, "measured_peak", lambda *_: peak)
     text = light_text(CPU, 4, 0.5)
     assert "the fastest step takes 500.0 ms. 0.041 TFLOP" in text and says in text

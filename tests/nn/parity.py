@@ -90,11 +90,3 @@ def assert_all_close(tensors, recorded: list[dict], tolerance: float) -> None:
 
 def batchnorms(model: nn.Module) -> list[nn.BatchNorm2d]:
     return [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-
-
-def train_with_frozen_statistics(model: nn.Module) -> nn.Module:
-    """Training mode, except that BatchNorm uses its stored statistics."""
-    model.train()
-    for bn in batchnorms(model):
-        bn.eval()
-    return model

@@ -15,7 +15,7 @@ def narrow():
     return fill(build_narrow("training/yolov7-tiny", nc=3)).eval()
 
 
-@pytest.mark.parametrize("name", ["yolov7", "yolov7-w6"])
+@pytest.mark.parametrize("name", ["yolov7-tiny", pytest.param("yolov7-w6", marks=pytest.mark.slow)])
 def test_training_forward_has_no_graph_break(name):
     torch._dynamo.reset()
     model = build_narrow(f"training/{name}", nc=2).train()

@@ -97,12 +97,3 @@ def test_no_loss_reads_back_what_was_sent_to_a_device(loss, heads, wants_images)
     assert counter.host_reads == 0
     with pytest.raises(NotImplementedError):
         criterion(predictions("meta", heads), ROWS.to("meta"), *([images] if wants_images else []))
-
-
-@pytest.mark.parametrize("loss, heads, wants_images", LOSSES, ids=lambda x: getattr(x, "__name__", ""))
-def test_wrapped_targets_give_the_loss_of_plain_ones(loss, heads, wants_images):
-    criterion, images = loss(head()), [torch.zeros(2, 3, 64, 64)] if wants_images else []
-    plain = criterion(predictions("cpu", heads), ROWS, *images)[1]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        wrapped = criterion(predictions("cpu", heads), kept().to("cpu"), *images)[1]
-    assert torch.equal(plain, wrapped)

@@ -41,22 +41,6 @@ def epochs(create, folder, count=2, **settings) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"workers": 2, "cache": True},
-        {"workers": 2, "image_weights": True},
-        {"workers": 2, "quad": True},
-        {"workers": 2, "rect": True, "augment": False, "pad": 0.5},
-    ],
-    ids=lambda settings: " ".join(f"{key}={value}" for key, value in settings.items()),
-)
-def test_samples_are_those_of_the_default_loader_bit_by_bit(shapes, settings):
-    ours = epochs(fast_create_dataloader(), shapes, **settings)
-    assert ours == epochs(create_dataloader, shapes, **settings)
-    assert len(ours) == 6
-
-
 def test_a_disk_cache_keeps_every_bit(shapes, tmp_path):
     folder = tmp_path / "shapes"
     shutil.copytree(shapes, folder)

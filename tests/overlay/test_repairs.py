@@ -71,6 +71,7 @@ def test_an_untrusted_file_is_refused_and_not_run(known_repo, inside, tmp_path, 
 def test_networks_come_back_as_the_checkouts_classes(known_repo, inside, tmp_path):
     inside(known_repo)
     network = import_module("models.yolo").Model(nc=3).eval()
+    network.model[0].forward = network.model[0].fuseforward  # a fused layer stays fused
     torch.save({"model": network, "epoch": 3}, tmp_path / "last.pt")
     loaded = torch.load(tmp_path / "last.pt", map_location=torch.device("cpu"))
     image = torch.rand(1, 3, 64, 64)
@@ -79,23 +80,15 @@ def test_networks_come_back_as_the_checkouts_classes(known_repo, inside, tmp_pat
     torch.save(loaded, tmp_path / "again.pt")  # as a script does when it strips a checkpoint
 
 
-def test_a_fused_layer_stays_fused(known_repo, inside, tmp_path):
-    inside(known_repo)
-    network = import_module("models.yolo").Model(nc=3).eval()
-    layer = network.model[0]
-    layer.forward = layer.fuseforward
-    torch.save({"model": network}, tmp_path / "fused.pt")
-    loaded = torch.load(tmp_path / "fused.pt")["model"].model[0]
-    image = torch.rand(1, 3, 64, 64)
-    assert torch.equal(loaded(image), layer.fuseforward(image))
-
-
-def test_a_label_cache_of_the_checkout_is_read(known_repo, inside, tmp_path):
+def test_label_caches_of_the_checkout_are_read_and_other_calls_get_torchs_own_load(known_repo, inside, tmp_path):
     inside(known_repo)
     rows = np.arange(10, dtype=np.float32).reshape(2, 5)
     torch.save({"a.jpg": [rows, (640, 480), []], "hash": "x", "version": 0.1}, tmp_path / "train.cache")
-    loaded = torch.load(tmp_path / "train.cache")
-    np.testing.assert_array_equal(loaded["a.jpg"][0], rows)
+    np.testing.assert_array_equal(torch.load(tmp_path / "train.cache")["a.jpg"][0], rows)
+    torch.save([1, 2], tmp_path / "list.pt")
+    assert torch.load(tmp_path / "list.pt", weights_only=True) == [1, 2]
+    with open(tmp_path / "list.pt", "rb") as file:
+        assert torch.load(file) == [1, 2]
 
 
 def test_a_label_cache_of_another_trainer_is_named_with_the_remedy(known_repo, inside, tmp_path):
@@ -104,14 +97,6 @@ def test_a_label_cache_of_another_trainer_is_named_with_the_remedy(known_repo, i
         np.save(file, np.array({"hash": "0", "version": "1.0.3"}))
     with pytest.raises(UserError, match=r"train\.cache is not a label cache of this checkout.*; delete it"):
         torch.load(tmp_path / "train.cache")
-
-
-def test_callers_that_say_how_to_load_get_torchs_own(known_repo, inside, tmp_path):
-    inside(known_repo)
-    torch.save([1, 2], tmp_path / "list.pt")
-    assert torch.load(tmp_path / "list.pt", weights_only=True) == [1, 2]
-    with open(tmp_path / "list.pt", "rb") as file:
-        assert torch.load(file) == [1, 2]
 
 
 # --- devices and ranks ------------------------------------------------------------------------------------------------

@@ -69,16 +69,6 @@ def test_sizes_are_rounded_up_to_the_stride_and_zero_means_the_one_trained_for(p
     assert ("do not say at which size they were trained: 640 pixels" in caplog.text) == (not predictor.img_size)
 
 
-def test_a_static_export_takes_its_own_size_alone():
-    from tests.predictors.stubs import StubPredictor
-
-    static = StubPredictor(lambda *_: None, NAMES)
-    static.img_size, static.fixed_size = 320, True
-    assert input_size(static, 320) == input_size(static, 0) == 320
-    with pytest.raises(UserError, match=r"--img-size 640: these weights were exported for 320 only"):
-        input_size(static, 640)
-
-
 @needs_transformers
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -102,7 +92,7 @@ BOX = [30.0, 30.0, 20.0, 20.0, 1.0]
 
 def test_half_precision_runs_on_a_copy(monkeypatch):
     """On CUDA the network is run in half precision; the weights of the trained one do not change."""
-    monkeypatch.setattr(yolo_predictor, "wants_half", lambda model, options: True)
+    monkeypatch.setattr(yolo_predictor, "half_dtype", lambda model, options: torch.float16)
     model = small_network(4, ["ball", "box", "cone", "star"])
     before = deepcopy(model.state_dict())
     assert network_predictor(model, PredictOptions()).precision == "float16"

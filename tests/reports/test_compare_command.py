@@ -12,7 +12,7 @@ from yolov7fast.reports.run_results import read_run, read_runs
 def test_an_output_below_a_file_is_a_user_error(study, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(study[0]), "--output", str(tmp_path / "file/below")])
-    with pytest.raises(UserError, match=r"--output .* cannot be written to"):
+    with pytest.raises(UserError, match="cannot write"):
         main()
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -190,8 +190,8 @@ def test_the_block_to_paste_installs_git_clones_once_and_may_be_pasted_again(gui
         (tools / name).symlink_to(shutil.which(name))
     stub(tools, "tmux", "echo tmux $@")
     stub(tools, "apt-get", f"cat; echo apt-get $@; [ $1 = update ] || ln -sf {shutil.which('git')} {tools}/git")
-    block = (ROOT / guide).read_text(encoding="utf-8").split("```bash\n")[1].split("```")[0]
-    assert block.startswith("export REPO_URL=")
+    blocks = (ROOT / guide).read_text(encoding="utf-8").split("```bash\n")[1:]
+    (block,) = (block.split("```")[0] for block in blocks if block.startswith("export REPO_URL="))
     block = block.replace("https://github.com/YOU/YOUR-COPY.git", str(origin)).replace(
         "/workspace", f"{tmp_path}/workspace"
     )

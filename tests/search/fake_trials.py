@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -17,14 +18,16 @@ SCRIPT = ROOT / "tests/search/fake_train.py"
 
 class FakeTrainer(YoloTrialTraining):
     def __init__(self, base_config, budget):
-        super().__init__(base_config, budget, [sys.executable, str(SCRIPT)])
+        super().__init__(base_config, budget)
+        self.command = [sys.executable, str(SCRIPT)]
 
     def prepare(self):
         """It needs no data set."""
 
 
 def run(*arguments: str) -> int:
-    return runner.run_trials(options.parser().parse_args(list(arguments)), FakeTrainer)
+    with mock.patch.object(runner, "training_for", lambda base: FakeTrainer):
+        return runner.run_trials(options.parser().parse_args(list(arguments)))[0]
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def test_a_trial_that_another_machine_has_taken_over_ends_this_one_with_a_line(t
 
     monkeypatch.setattr(TrialRunner, "reason_to_prune", lose)
     storage = f"sqlite:///{tmp_path}/shared.db"
-    with pytest.raises(UserError, match="another machine has taken over setting 1; continue"):
+    with pytest.raises(UserError, match=r"another machine has taken over a trial .*; continue by --resume"):
         run(*searched(tmp_path, "--trials", "2", "--storage", storage, "--pruner", "none"))
 
 

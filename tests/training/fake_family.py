@@ -47,7 +47,7 @@ class FakeFamily:
     checkpoint_suffix = ".pt"
     metric_names = ()
     epoch_files = ("epoch_*.pt",)
-    loss_factor, clip_norm = 1.0, 0.0
+    loss_factor, clip_norm, no_sync = 1.0, 0.0, None
     test_size = width = 32
     drawn_batches, saves_initial, wandb_id = 0, False, None
     settings_files, names = {}, ()

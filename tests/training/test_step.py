@@ -1,15 +1,20 @@
 """The training step: it asks the device for nothing, keeps running means, and survives a loss that is no number."""
 
+from collections import Counter
+from contextlib import contextmanager
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from benchmarks.op_counter import OpCounter
 from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.nn.model import Model
 from yolov7fast.training import hyperparameters as hyper
+from yolov7fast.training import step as step_module
 from yolov7fast.training.optimizer import ModelEMA, Rates, build_optimizer
-from yolov7fast.training.step import Amp, TrainStep, choose_amp
+from yolov7fast.training.step import Amp, TrainStep, average_gradients, choose_amp
 
 RATES = Rates((0.01, 0.01, 0.01), 0.9, 1)
 
@@ -125,6 +130,44 @@ def test_gradients_are_summed_until_the_batch_number_says_step():
     assert step.model.weight.item() == 1.0
     step(1.0, 3, rates)
     assert step.model.weight.item() == pytest.approx(-2.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "has_wrapper", "unsynced", "averaged"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], True, 2, 0),  # the wrapper averages in the backward pass before an update
+        ([1.0, 1.0, 1.0, float("nan")], True, 2, 1),  # that pass was skipped
+        ([1.0, 1.0, 1.0, 1.0], False, 0, 2),
+    ],
+)
+def test_gradients_are_averaged_once_for_an_update(values, has_wrapper, unsynced, averaged, monkeypatch):
+    seen = Counter()
+
+    @contextmanager
+    def no_sync():
+        seen["unsynced"] += 1
+        yield
+
+    monkeypatch.setattr(step_module, "average_gradients", lambda parameters: seen.update(averaged=1))
+    step = scalar_step(world_size=2, no_sync=no_sync if has_wrapper else None)
+    updates = [step(value, number, Rates((0.1,) * 3, 0.0, 2)) for number, value in enumerate(values, 1)]
+    assert updates == [False, True, False, True]
+    assert (seen["unsynced"], seen["averaged"]) == (unsynced, averaged)
+
+
+def test_averaged_gradients_keep_their_layout(monkeypatch):
+    parameters = [
+        nn.Parameter(torch.rand(4, 2, 3, 3).to(memory_format=torch.channels_last)),
+        nn.Parameter(torch.rand(5)),
+    ]
+    (parameters[0].square().sum() + parameters[1].square().sum()).backward()
+    monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.mul_(3))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    buffers = [parameter.grad for parameter in parameters]
+    average_gradients([*parameters, nn.Parameter(torch.ones(1))])
+    for parameter, buffer in zip(parameters, buffers):
+        assert parameter.grad is buffer and buffer.stride() == parameter.stride()
+        torch.testing.assert_close(buffer, 3 * parameter.detach())
 
 
 def test_a_bad_batch_is_counted_and_leaves_no_trace():

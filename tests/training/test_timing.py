@@ -1,5 +1,7 @@
 """The stage timer: which clock, what belongs to which iteration, and stages that add up."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -88,6 +90,6 @@ def test_a_device_is_waited_for_once_and_only_when_asked_for_the_totals(clock):
 def test_without_following_the_time_between_iterations_is_the_hosts_to_tell(clock, device):
     timer = StageTimer(torch.device(device))
     iterate(timer, clock, 50.0, ("forward", 2.0))
-    timer.add("data", 4.0)
+    timer.add("data", SimpleNamespace(elapsed_time=lambda end: 4.0), None)
     iterate(timer, clock, 50.0, ("forward", 3.0))
     assert timer.totals() == {"forward": pytest.approx([2.0, 3.0]), "data": [4.0]}

@@ -4,6 +4,7 @@ import csv
 import os
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -213,6 +214,24 @@ def test_the_time_of_an_epoch_counts_what_was_before_an_interruption(tmp_path):
     (row,) = csv.DictReader((tmp_path / "results.csv").open())
     assert [float(row[name]) for name in ("train_seconds", "seconds")] == pytest.approx([1e6] * 2, rel=1e-3)
     assert float(row["data_wait_share"]) == pytest.approx(0.4, rel=1e-2)
+
+
+def test_waiting_for_data_is_measured_between_marks_of_the_device(tmp_path):
+    """Which a busy device reaches at the same moment, however long the host waits."""
+    trainer = fake_trainer(tmp_path, epochs=1)
+    mark = SimpleNamespace(elapsed_time=lambda end: 250.0)
+    trainer.queue = SimpleNamespace(mark=lambda: mark)
+    assert trainer.fit().progress.epoch_waited == 0.5
+    assert trainer.timer.totals()["data"] == [250.0, 250.0]
+
+
+def test_processes_ask_each_other_every_ten_batches_after_an_update(tmp_path, monkeypatch):
+    trainer = fake_trainer(tmp_path)
+    monkeypatch.setattr(yolov7fast.training.trainer, "any_rank", lambda flags, world: [True, False])
+    assert trainer.vote(None, is_updated=False) == [True, False]  # a single process always looks
+    trainer.world = World(0, 0, 2)
+    asked = [number for number in range(1, 31) if trainer.vote(None, is_updated=number % 4 == 0)[0]]
+    assert asked == [12, 24]
 
 
 def test_what_ended_a_run_is_named_with_its_remedy():

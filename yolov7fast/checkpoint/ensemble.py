@@ -81,15 +81,11 @@ def prepared(model: Model) -> Model:
     stride = int(model.stride.max())
     if not 1 <= stride <= LARGEST_STRIDE:
         raise ValueError(f"its largest stride is {stride}")
-    parameter = next(model.parameters())
+    channels, parameter = model.yaml.get("ch", 3), next(model.parameters())
+    if not is_whole(channels, 1, MOST_CHANNELS):
+        raise ValueError("its input has no number of channels")
     with torch.no_grad():
-        predictions = model(torch.zeros(1, channels_of(model), stride, stride, device=parameter.device))[0]
+        predictions = model(torch.zeros(1, channels, stride, stride, device=parameter.device))[0]
     if not isinstance(predictions, torch.Tensor) or predictions.ndim != 3:
         raise ValueError("its output is not that of a detector")
     return model
-
-
-def channels_of(model: Model) -> int:
-    """Number of channels of the network's input."""
-    channels = model.yaml.get("ch", 3) if isinstance(getattr(model, "yaml", None), dict) else 3
-    return channels if is_whole(channels, 1, MOST_CHANNELS) else 3

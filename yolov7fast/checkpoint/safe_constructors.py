@@ -175,10 +175,6 @@ def check_bytes(kind: Any, data: Any, count: int) -> None:
 # --- plain values -----------------------------------------------------------------------------------------------------
 
 
-def ordered_dict() -> OrderedDict:
-    return OrderedDict()
-
-
 def ordered_dict_state(made: OrderedDict, state: Any) -> None:
     """Set `_metadata`, the version numbers of modules that PyTorch stores as an attribute of a state dict."""
     if type(state) is not dict or state.keys() - {"_metadata"}:
@@ -197,10 +193,6 @@ def encoded(text="", encoding="latin1") -> bytes:
     if type(text) is not str or encoding != "latin1":
         raise Forbidden("calls _codecs.encode for other values than plain bytes")
     return text.encode("latin1")
-
-
-def no_bytes() -> bytes:
-    return b""
 
 
 def size(numbers=()) -> torch.Size:
@@ -226,7 +218,7 @@ CALLS: dict[str, Any] = {
     "torch._utils._rebuild_parameter_with_state": parameter,
     "torch.Size": size,
     "torch.device": device,
-    "collections.OrderedDict": ordered_dict,
+    "collections.OrderedDict": lambda: OrderedDict(),
     "_codecs.encode": encoded,
     "numpy.dtype": dtype,
     "numpy.core.multiarray._reconstruct": array,
@@ -236,7 +228,7 @@ CALLS: dict[str, Any] = {
 } | {
     f"{builtins}.{name}": call
     for builtins in ("builtins", "__builtin__")  # Python 3 and, because of the pickle protocol, Python 2 spelling
-    for name, call in {"set": plain_set, "bytes": no_bytes, "getattr": attribute}.items()
+    for name, call in {"set": plain_set, "bytes": lambda: b"", "getattr": attribute}.items()
 }
 ARGUMENTS = frozenset({"numpy.ndarray"})  # named as arguments of calls only
 STATES = {np.dtype: dtype_state, np.ndarray: array_state, OrderedDict: ordered_dict_state}

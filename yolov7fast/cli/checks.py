@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from yolov7fast.cli.flags import Flag, flags_of
-from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.errors import UserError, shown, source_named
 from yolov7fast.core.files.paths import check_path
 from yolov7fast.core.resize_schedule import parse_resize_schedule
 from yolov7fast.data.data_yaml import SPLITS
@@ -40,31 +40,23 @@ def check_train(opt: Any, family: str = "yolo") -> None:
 
     opt: parsed flags, or a `TrainConfig`.
     """
-    try:
-        _check_train(opt, family)
-    except UserError as error:
-        if opt.resume and getattr(opt, "save_dir", ""):  # of a resumed run: most of its options come from there
-            raise UserError(f"{error} (options of the run: {Path(opt.save_dir) / 'opt.yaml'})") from None
-        if not getattr(opt, "config", ""):
-            raise
-        raise UserError(f"{error} (run file: {opt.config})") from None
-
-
-def _check_train(opt: Any, family: str) -> None:
-    """Checks of all families, then those of the family."""
-    check_limits(opt, flags_of("train", family))
-    overfit_images(opt)
-    parse_resize_schedule(opt.resize_schedule)
-    if opt.patience and opt.notest and not getattr(opt, "evolve", False):
-        raise UserError("--patience judges epochs by their validation, which --notest leaves out: drop one of the two")
-    for flag in ("project", "name"):
-        check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))
-    if opt.allow_changed_data and not opt.resume:
-        raise UserError("--allow-changed-data is for --resume: add that, or leave it out")
-    if family == "yolo":
-        _check_yolo(opt)
-    elif family == "detr":
-        _check_detr(opt)
+    source = f"run file: {opt.config}" if getattr(opt, "config", "") else ""
+    if opt.resume and getattr(opt, "save_dir", ""):  # of a resumed run: most of its options come from there
+        source = f"options of the run: {Path(opt.save_dir) / 'opt.yaml'}"
+    with source_named(source):
+        check_limits(opt, flags_of("train", family))
+        overfit_images(opt)
+        parse_resize_schedule(opt.resize_schedule)
+        if opt.patience and opt.notest and not getattr(opt, "evolve", False):
+            raise UserError("--patience judges epochs by validations that --notest leaves out: drop one of the two")
+        for flag in ("project", "name"):
+            check_folder_name(f"--{flag}", str(getattr(opt, flag, "")))
+        if opt.allow_changed_data and not opt.resume:
+            raise UserError("--allow-changed-data is for --resume: add that, or leave it out")
+        if family == "yolo":
+            _check_yolo(opt)
+        elif family == "detr":
+            _check_detr(opt)
 
 
 def check_folder_name(flag: str, name: str) -> None:
@@ -89,6 +81,8 @@ def _check_yolo(opt: Any) -> None:
         raise UserError("--resize-schedule cannot be combined with --multi-scale or --evolve")
     if opt.assigner and opt.loss_ota is not None:
         raise UserError("--assigner and --loss-ota both select the assigner: leave one of them out")
+    if opt.cuda_graph and opt.compile:
+        raise UserError("--cuda-graph and --compile exclude each other; --compile reduce-overhead has both")
     if opt.transfer_weights and not opt.weights:
         raise UserError("--transfer-weights needs --weights FILE to take from")
     if opt.evolve and (opt.mirror or opt.on_save or opt.on_end):

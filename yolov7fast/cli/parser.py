@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
                 place.add_argument(flag.name, *flag.aliases, dest=flag.dest, help=help, **flag.arguments())
         if rare := sum(flag.rare for flag in self.flags.values()):
             self._upstream_names.add("--help")  # whose abbreviations it keeps
-            self.add_argument("--help-all", action=HelpAll, help=f"show {rare} rarely used flags, too, and exit")
+            self.add_argument("--help-all", action=HelpAll, help=f"show {rare} rarely used flags as well and exit")
 
     def _get_option_tuples(self, option_string: str):
         matches = super()._get_option_tuples(option_string)

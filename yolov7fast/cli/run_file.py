@@ -1,6 +1,6 @@
 """Run files: yaml of flags, with inheritance, checked against the table of flags."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -16,25 +16,34 @@ from yolov7fast.core.text import nearest, printable
 SECTIONS = ("training", "data", "model", "run", "optimizer", "augment")  # headings a run file may group flags under
 
 
-def read_yaml_chain(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_yaml_chain(path: str | Path) -> dict[str, Any]:
     """A YAML mapping, merged over the file that its key `base` names (relative to itself), key by key."""
-    if seen:
-        check_path(path)
-    path = Path(path) if seen else find_run_file(path)
-    if not path.is_file():
-        raise UserError(f"run file {path} does not exist; it is the `base` of {seen[-1]}")
-    if path.resolve() in seen:
-        raise UserError(f"run file {path}: `base` leads back to itself")
-    values = read_yaml(path, "run file") or {}
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise UserError(f"run file {path} must hold a mapping of flags, such as 'epochs: 2'")
-    base = values.pop("base", None)
-    if base is None:
-        return values
-    if not isinstance(base, str):
-        raise UserError(f"run file {path}: base must name another run file, not {shown(base)}")
-    inherited = read_yaml_chain(path.parent / base, (*seen, path.resolve()))
-    return merge(inherited, values)
+    values: dict[str, Any] = {}
+    for _, below in yaml_chain(path):
+        values = merge(below, values)
+    return values
+
+
+def yaml_chain(path: str | Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A run file and its content without `base`, then the file that `base` names, and so on."""
+    file, seen = find_run_file(path), []
+    while True:
+        if not file.is_file():
+            raise UserError(f"run file {file} does not exist; it is the `base` of {seen[-1]}")
+        if file.resolve() in seen:
+            raise UserError(f"run file {file}: `base` leads back to itself")
+        values = read_yaml(file, "run file") or {}
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+            raise UserError(f"run file {file} must hold a mapping of flags, such as 'epochs: 2'")
+        base = values.pop("base", None)
+        yield file, values
+        if base is None:
+            return
+        if not isinstance(base, str):
+            raise UserError(f"run file {file}: base must name another run file, not {shown(base)}")
+        check_path(base)
+        seen.append(file.resolve())
+        file = file.parent / base
 
 
 def find_run_file(path: str | Path) -> Path:
@@ -79,19 +88,13 @@ def read_run_file(path: str | Path, flags: Mapping[str, Flag], family: str = "")
 def flags_set_with(name: str, path: str | Path, flags: Mapping[str, Flag]) -> set[str]:
     """The flags in the run file that switches `name` on, and in those built on it; none if no file does."""
     found: set[str] = set()
-    file = find_run_file(path)
-    while True:
-        values = read_yaml(file, "run file") or {}
-        base = values.pop("base", None)
+    for file, values in yaml_chain(path):
         flat = without_sections(values, file)
-        flat.pop(FAMILY_KEY, None)
-        own = {check_flag_name(key, flags, file): value for key, value in flat.items()}
+        own = {check_flag_name(key, flags, file): value for key, value in flat.items() if key != FAMILY_KEY}
         found |= own.keys()
         if name in own:
             return found if own[name] else set()
-        if not base:
-            return set()
-        file = file.parent / base
+    return set()
 
 
 def family_of_run_file(path: str | Path) -> str:

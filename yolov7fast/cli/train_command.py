@@ -14,7 +14,7 @@ from yolov7fast.cli.checks import check_train, with_overfit
 from yolov7fast.cli.flags import flags_of
 from yolov7fast.cli.run_file import flags_set_with
 from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.core.process.output import RunOutput, log_to_stderr, run_output
+from yolov7fast.core.process.output import RunOutput, log_to_stderr, logging_at, run_output
 from yolov7fast.core.process.signals import words
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def start_training(opt: Namespace, family: str = "yolo") -> tuple[int, Path | No
     world = world_from_environment(opt.local_rank)
     with run_output(f"rank {world.rank}: " if world.rank > 0 else "") as output:
         log_to_stderr(logging.INFO if world.is_main else logging.WARNING)
-        with verbose_logging(getattr(opt, "verbose", False)), final_message_logged(output):
+        details = ["yolov7fast"] if getattr(opt, "verbose", False) else []
+        with logging_at(logging.DEBUG, *details), final_message_logged(output):
             return run_config(config_of(opt, family), family, world, output)
 
 
@@ -64,9 +65,9 @@ def run_config(config: Any, family: str, world: "World", output: RunOutput) -> t
         return 0, Path(config.project) / config.name
     check_train(config, family)
     if is_search:
-        from yolov7fast.search.evolve import evolve_with_trainings
+        from yolov7fast.search.evolve import evolve
 
-        return evolve_with_trainings(config, trained, world), None
+        return evolve(config, trained, world), None
     if family == "yolo" and diagnosis_wanted():
         from yolov7fast.training.yolo_network import diagnose_compilation
 
@@ -77,18 +78,6 @@ def run_config(config: Any, family: str, world: "World", output: RunOutput) -> t
         return profile_steps(config, world, checkpoint), None
     outcome = run_training(config, trained, world, checkpoint, output)
     return outcome.exit_code, outcome.folder
-
-
-@contextmanager
-def verbose_logging(is_verbose: bool) -> Iterator[None]:
-    """--verbose: log details in the block."""
-    package = logging.getLogger("yolov7fast")
-    level = package.level
-    package.setLevel(logging.DEBUG if is_verbose else level)
-    try:
-        yield
-    finally:
-        package.setLevel(level)
 
 
 @contextmanager

@@ -24,20 +24,16 @@ def _copy(x) -> Any:
 def xyxy2xywh(x: Boxes) -> Boxes:
     """(n, >=4) corners to centre and size; further columns are kept."""
     y = _copy(x)
-    y[:, 0] = (x[:, 0] + x[:, 2]) / 2
-    y[:, 1] = (x[:, 1] + x[:, 3]) / 2
-    y[:, 2] = x[:, 2] - x[:, 0]
-    y[:, 3] = x[:, 3] - x[:, 1]
+    y[:, :2] = (x[:, :2] + x[:, 2:4]) / 2
+    y[:, 2:4] = x[:, 2:4] - x[:, :2]
     return y
 
 
 def xywh2xyxy(x: Boxes) -> Boxes:
     """(n, >=4) centre and size to corners; further columns are kept."""
     y = _copy(x)
-    y[:, 0] = x[:, 0] - x[:, 2] / 2
-    y[:, 1] = x[:, 1] - x[:, 3] / 2
-    y[:, 2] = x[:, 0] + x[:, 2] / 2
-    y[:, 3] = x[:, 1] + x[:, 3] / 2
+    y[:, :2] = x[:, :2] - x[:, 2:4] / 2
+    y[:, 2:4] = x[:, :2] + x[:, 2:4] / 2
     return y
 
 

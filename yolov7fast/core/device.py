@@ -74,6 +74,16 @@ def time_synchronized() -> float:
     return time.perf_counter()
 
 
+@contextmanager
+def untuned_convolutions() -> Iterator[None]:
+    """In the block cuDNN does not time its algorithms for each new shape: rectangular batches have many shapes."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def is_accelerator(device: torch.device) -> bool:
     """Whether page-locked host memory speeds up copies to the device."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

@@ -45,6 +45,7 @@ def draw_text(img: np.ndarray, text: str, corner: tuple[int, int], size: int, co
 
     OpenCV's outline font covers Latin, Chinese, Japanese and Korean.
     """
+    text = printable(text)  # OpenCV crashes on text that is not UTF-8, such as the name of an image
     font = cv2.FontFace("sans")
     # measured on a huge canvas: OpenCV clips the text at the edge of the canvas
     text_width = cv2.getTextSize((1 << 14, 1 << 14), text, (0, 0), font, size, 600)[2]

@@ -7,7 +7,8 @@ import os
 import reprlib
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +33,17 @@ class UserError(Exception):
 
 class CheckpointError(UserError):
     """A file that is not a checkpoint, is damaged, or contains what a checkpoint must not contain."""
+
+
+@contextmanager
+def source_named(source: str) -> Iterator[None]:
+    """Add to a UserError of the block where the values come from; empty: nothing."""
+    try:
+        yield
+    except UserError as error:
+        if not source:
+            raise
+        raise UserError(f"{error} ({source})") from None
 
 
 def run_command(main: Callable[[], int | None]) -> None:

@@ -54,7 +54,7 @@ PROGRAMS = (
     Program("data", "data", "Check, convert, resize, group or draw data sets."),
     Program("trials", "run_trials", "Search for good settings: many short trainings, ranked.", "tools/run_trials.py"),
     Program("study", "study", "Compare settings at equal epochs and equal time."),
-    Program("status", "status", "Show how far runs are: one line each."),
+    Program("status", "status", "Show the progress of runs, one line each."),
     Program("compare", "compare_runs", "Compare training runs on one page."),
     Program("plan", "plan", "Print the memory of a training step by batch size."),
     Program("profile", "profile", "Measure the stages of a training step.", "tests/profile_training_loop.py"),

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from yolov7fast.core.boxes import xywhn2xyxy
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.augment.copy_paste import CutOut, copy_paste, cut_out, gather_cutouts, paste_in
+from yolov7fast.data.augment.copy_paste import ENOUGH_CUTOUTS, CutOut, copy_paste, cut_out, paste_in
 from yolov7fast.data.augment.mosaic import (
     MosaicLayout,
     MosaicPlan,
@@ -107,36 +107,12 @@ class LoadImagesAndLabels(Dataset):
         self.mosaic_border = (-img_size // 2, -img_size // 2)
         self.stride = stride
         self.seed = seed
-        self._find(prefix, cache_dir, single_cls, subset, keep_partial_labels)
-        self.n = len(self.img_files)
-        self.indices: Sequence[int] = range(self.n)
-        self.batch = np.arange(self.n) // batch_size
-        self.batch_shapes: np.ndarray | None = None
-        if self.rect:
-            self._group_by_aspect(pad)
-        self.has_polygons = any(self.segments)
-        # int64 (n, 2): h, w of each image once loaded, from the sizes in the label cache
-        self._resized = np.array([resized_shape(int(h), int(w), img_size) for w, h in self.shapes.tolist()])
-        folder = cache_path(path, self.label_files).parent
-        self._images = open_cache(cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir)
-
-    # --- set up -------------------------------------------------------------------------------------------------------
-
-    def _find(
-        self,
-        prefix: str,
-        cache_dir: str | os.PathLike | None,
-        single_cls: bool,
-        subset: Subset | None,
-        keep_partial_labels: bool,
-    ) -> None:
-        """Find and check images, labels, shapes and polygons."""
-        found = find_images(self.path, prefix)
-        table = load_labels(found, self.path, prefix, cache_dir, keep_partial_labels)
+        found = find_images(path, prefix)
+        table = load_labels(found, path, prefix, cache_dir, keep_partial_labels)
         if not table.img_files:
-            raise UserError(f"{prefix}none of the {len(found)} images of {self.path} is usable: {table.why_skipped()}")
+            raise UserError(f"{prefix}none of the {len(found)} images of {path} is usable: {table.why_skipped()}")
         if self.augment and not table.counts.found:
-            raise UserError(_no_labels(prefix, self.path, img2label_paths(found)))
+            raise UserError(_no_labels(prefix, path, img2label_paths(found)))
         picked = range(len(table.img_files)) if subset is None else subset.pick(len(table.img_files))
         self.img_files = [table.img_files[i] for i in picked]
         self.label_files = img2label_paths(self.img_files)
@@ -150,6 +126,17 @@ class LoadImagesAndLabels(Dataset):
                 rows[:, 0] = 0
         if any(self.segments):
             self.segments = [s or _rectangles(rows) for s, rows in zip(self.segments, self.labels)]
+        self.n = len(self.img_files)
+        self.indices: Sequence[int] = range(self.n)
+        self.batch = np.arange(self.n) // batch_size
+        self.batch_shapes: np.ndarray | None = None
+        if self.rect:
+            self._group_by_aspect(pad)
+        self.has_polygons = any(self.segments)
+        # int64 (n, 2): h, w of each image once loaded, from the sizes in the label cache
+        self._resized = np.array([resized_shape(int(h), int(w), img_size) for w, h in self.shapes.tolist()])
+        folder = cache_path(path, self.label_files).parent
+        self._images = open_cache(cache_images, self.img_files, img_size, augment, prefix, folder, cache_dir)
 
     def _group_by_aspect(self, pad: float) -> None:
         """Order images by height / width and give each batch the smallest shape that holds its images."""
@@ -218,7 +205,9 @@ class LoadImagesAndLabels(Dataset):
         colour = draw_colour(rng, hyp["hsv_h"], hyp["hsv_s"], hyp["hsv_v"])
         img, labels = render(draft, colour), draft.labels
         if rng.random() < hyp.get("paste_in", 0):
-            cutouts = gather_cutouts(lambda: self._cut_outs(rng))
+            cutouts = self._cut_outs(rng)
+            while cutouts and len(cutouts) < ENOUGH_CUTOUTS:
+                cutouts += self._cut_outs(rng)
             labels = paste_in(img, labels, cutouts, rng)
         return Augmented(img, labels, draft.shapes)
 

@@ -54,7 +54,14 @@ def ensure_present(missing: Callable[[], list[str]], way: Fetch, allow_download:
         raise UserError(f"{way.yaml}: val: {names} does not exist; {_offer(way)}")
     else:
         print(f"{names} is missing: fetching it, as {way.yaml} says: {printable(way.download, SHOWN)}", flush=True)
-        _fetch_zip(way) if way.download.endswith(".zip") else _run_command(way)
+        if way.download.endswith(".zip"):
+            _fetch_zip(way)
+        else:  # `python` in a command means the one that runs here
+            path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+            code = subprocess.run(way.download, shell=True, check=False, env={**os.environ, "PATH": path}).returncode
+            if code:
+                command = printable(way.download, SHOWN)
+                raise UserError(f"{way.yaml}: the download command ended with code {code}: {command}")
     if missing():
         how = "drawing it" if way.generate else "the download"
         raise UserError(f"{way.yaml}: val: {names} is still missing after {how}")
@@ -71,15 +78,7 @@ def _offer(way: Fetch) -> str:
 
 
 def _no_root(way: Fetch) -> str:
-    return f"{way.yaml} gives the data set no folder of its own (add `path: FOLDER`)"
-
-
-def _run_command(way: Fetch) -> None:
-    # `python` in a command means the one that runs here
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    code = subprocess.run(str(way.download), shell=True, check=False, env={**os.environ, "PATH": path}).returncode
-    if code:
-        raise UserError(f"{way.yaml}: the download command ended with code {code}: {printable(way.download, SHOWN)}")
+    return f"{way.yaml} names no separate folder for the data set (add `path: FOLDER`)"
 
 
 def surroundings(absent: str) -> str:

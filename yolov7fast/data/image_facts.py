@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import io
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_file
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.data.formats.dataset_files import cache_folder, plain_name
 from yolov7fast.data.image_io import EXIF_ORIENTATION, decode_file, file_stamps, file_workers
 
@@ -79,12 +79,10 @@ def read_facts(paths: Sequence[str]) -> np.ndarray:
 def _read(path: str, fact: np.void) -> np.ndarray | None:
     """Fill in the facts of the file and return its pixels, RGB or BGR, at any size; None if not readable."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        size, regular = os.stat(path).st_size, is_file(path)
+        if not regular or size > MOST_BYTES:
             fact["state"] = UNREADABLE
-            fact["error"] = (
-                f"larger than {MOST_BYTES:,} bytes" if stat.S_ISREG(status.st_mode) else "not a regular file"
-            )
+            fact["error"] = f"larger than {MOST_BYTES:,} bytes" if regular else "not a regular file"
             return None
         with open(path, "rb", buffering=0) as file:
             data = file.read()

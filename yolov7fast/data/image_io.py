@@ -23,6 +23,7 @@ import numpy as np
 from PIL import Image
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.paths import KERNEL_FOLDERS, is_file, is_kernel_path
 from yolov7fast.core.process.output import stderr_lines_caught
 from yolov7fast.core.process.threads import ThreadPool
 from yolov7fast.core.text import counted, printable
@@ -30,8 +31,6 @@ from yolov7fast.core.text import counted, printable
 LOGGER = logging.getLogger(__name__)
 IMG_FORMATS = ("bmp", "jpg", "jpeg", "png", "tif", "tiff", "dng", "webp", "mpo")  # by file name, and by Pillow's name
 IGNORED_FOLDERS = frozenset({"__MACOSX", "__pycache__"})  # and all whose name begins with a dot
-KERNEL_FOLDERS = ("/proc", "/sys", "/dev")  # their files are endless or block until a device answers
-SHARED_MEMORY = "/dev/shm"  # the only folder below /dev that holds ordinary files
 MOST_ENTRIES = 10_000_000  # files and folders below one folder
 MOST_PIXELS = 178_956_970  # of an image; Pillow and upstream's check refuse more
 EXIF_ORIENTATION = 274
@@ -50,18 +49,11 @@ def is_image_name(name: str) -> bool:
 
 def check_place(path: str | os.PathLike, prefix: str = "") -> None:
     """Refuse files and folders of the kernel. prefix: of the message."""
-    if _is_kernel_path(os.path.realpath(path)):
+    if is_kernel_path(os.path.realpath(path)):
         raise UserError(
             f"{prefix}{path} belongs to the kernel's file systems ({', '.join(KERNEL_FOLDERS)}), which hold no data "
             "sets; correct the path"
         )
-
-
-def _is_kernel_path(real: str) -> bool:
-    def below(folder: str) -> bool:
-        return real == folder or real.startswith(folder + os.sep)
-
-    return any(map(below, KERNEL_FOLDERS)) and not below(SHARED_MEMORY)
 
 
 def walk(
@@ -89,7 +81,7 @@ def walk(
     while folders or links:
         folder = folders.pop() if folders else links.popleft()
         real = os.path.realpath(folder)
-        if real in seen or (seen and (top.startswith(os.path.join(real, "")) or _is_kernel_path(real))):
+        if real in seen or (seen and (top.startswith(os.path.join(real, "")) or is_kernel_path(real))):
             if left_out is not None:
                 left_out.append(folder)
             continue
@@ -147,7 +139,7 @@ def list_files(
     known = {os.path.realpath(file) for file in files} if links else set()
     for path in sorted(links):
         real = os.path.realpath(path)
-        if real in known or (os.path.exists(path) and not os.path.isfile(path)):
+        if real in known or (os.path.exists(path) and not is_file(path)):
             left_out.append(path)
         else:
             known.add(real)
@@ -155,8 +147,8 @@ def list_files(
     if left_out:
         count = counted(len(left_out), "entry", "entries")
         LOGGER.warning(
-            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to images counted already or "
-            "no regular files; to use an image more than once, list its names in a text file"
+            f"{prefix}{folder}: {count} left out (first: {printable(left_out[0])}): links to images counted already, "
+            "or not regular files; to use an image more than once, list its names in a text file"
         )
     return files, others
 
@@ -180,11 +172,11 @@ def file_stamps(paths: Sequence[str]) -> np.ndarray:
 def matching_files(pattern: str) -> list[str]:
     """Return the regular files that match a glob pattern; `**` matches any number of folders, but no links to them."""
     path = Path(pattern)
-    return [str(file) for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()]
+    return [str(file) for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if is_file(file)]
 
 
 def file_workers(files: int, many: int) -> Executor:
-    """Return workers that check so many files: forked processes from `many` files on, otherwise threads."""
+    """Return workers for checking this number of files: forked processes from `many` files on, otherwise threads."""
     cores = os.cpu_count() or 1
     if files < many or cores == 1 or sys.platform != "linux":
         return ThreadPool(8)
@@ -208,7 +200,7 @@ def decode_file(path: str, how: int = cv2.IMREAD_COLOR) -> np.ndarray | None:
 
     how: OpenCV's flag. OpenCV's file reader crashes on names that are not UTF-8, so such files are decoded from memory.
     """
-    if not os.path.isfile(path):
+    if not is_file(path):
         return None
     try:
         if is_utf8(path):
@@ -229,24 +221,19 @@ def read_image(path: str) -> np.ndarray:
     16-bit channels are scaled by the largest 16-bit value, as OpenCV does: 12-bit values stored in 16 bits give a
     nearly black image, which `yolov7fast data check` reports.
     """
-    with without_decoder_warnings(path in _reported):
+    with decoder_warnings_caught(path in _reported):
         img = decode_file(path)
     if img is None:
-        raise UserError(f"image {path} {_state(path)}; fix or remove the file, then start again")
+        state = "cannot be decoded" if is_file(path) else "is not a regular file"
+        state = state if os.path.exists(path) else "does not exist (any more)"
+        raise UserError(f"image {path} {state}; fix or remove the file")
     return img
-
-
-def _state(path: str) -> str:
-    """Return why a file could not be decoded."""
-    if not os.path.exists(path):
-        return "does not exist (any more)"
-    return "cannot be decoded" if os.path.isfile(path) else "is not a regular file"
 
 
 def read_unchecked_image(path: str) -> np.ndarray:
     """Decode a file that was not checked before: an image of more than MOST_PIXELS is refused by its header."""
     try:
-        with Image.open(path if os.path.isfile(path) else os.devnull) as image:
+        with Image.open(path if is_file(path) else os.devnull) as image:
             fault = size_fault(*image.size)
     except Image.DecompressionBombError as error:
         fault = str(error)
@@ -254,10 +241,7 @@ def read_unchecked_image(path: str) -> np.ndarray:
         fault = ""
     if fault:
         raise UserError(f"image {path} is too large: {fault}; shrink it or cut it into tiles")
-    img = decode_file(path)
-    if img is None:
-        raise UserError(f"image {path} {_state(path)}")
-    return img
+    return read_image(path)
 
 
 def size_fault(width: int, height: int) -> str:
@@ -267,7 +251,7 @@ def size_fault(width: int, height: int) -> str:
 
 def image_size(path: str | os.PathLike) -> tuple[int, int] | None:
     """Return (width, height) of an image as loaded for training, from its header; None if it cannot be opened."""
-    if not os.path.isfile(path):
+    if not is_file(path):
         return None
     try:
         with Image.open(path) as image:
@@ -282,14 +266,11 @@ def is_quarter_turn(exif: Image.Exif) -> bool:
     return exif.get(EXIF_ORIENTATION) in (5, 6, 7, 8)
 
 
-def decoder_warnings_caught() -> contextlib.AbstractContextManager[list[str]]:
-    """Keep the decoder's warnings off the terminal; afterwards the list holds them."""
-    return stderr_lines_caught(lambda line: bool(DECODER_WARNING.search(line)))
-
-
-def without_decoder_warnings(truncated: bool) -> contextlib.AbstractContextManager:
-    """Do the same for a truncated file that was reported, and nothing for others."""
-    return decoder_warnings_caught() if truncated else contextlib.nullcontext()
+def decoder_warnings_caught(active: bool = True) -> contextlib.AbstractContextManager[list[str]]:
+    """Keep the decoder's warnings off the terminal, if active; afterwards the list holds them."""
+    return (
+        stderr_lines_caught(lambda line: bool(DECODER_WARNING.search(line))) if active else contextlib.nullcontext([])
+    )
 
 
 def truncation_was_reported(paths: Iterable[str]) -> None:

@@ -18,19 +18,21 @@ import numpy as np
 from PIL import Image
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.data.image_io import (
     IMG_FORMATS,
     check_place,
     decode_file,
+    decoder_warnings_caught,
     is_image_name,
     is_quarter_turn,
     list_files,
     size_fault,
-    without_decoder_warnings,
 )
 
 LOGGER = logging.getLogger(__name__)
 MIN_SIDE = 10  # pixels
+MOST_PIXELS_A_BYTE = 60  # of a file; a photograph has about 10, an image of one colour more
 BOX_TOKENS = 5  # numbers of a line: class cx cy w h
 POLYGON_TOKENS = 8  # a line with more makes the whole file polygons
 LAST_CLASS = 2**24  # largest range of whole numbers that float32 holds exactly
@@ -107,7 +109,7 @@ def find_images(source: Paths, prefix: str = "") -> list[str]:
             images, rest = list_files(path, is_image_name, prefix=prefix)
             found += images
             others += rest
-        elif os.path.isfile(path):
+        elif is_file(path):
             names = _read_list(path, prefix)
             images = [name for name in names if is_image_name(name)]
             found += images
@@ -154,20 +156,12 @@ def check_class_range(labels: Sequence[np.ndarray], label_files: Sequence[str], 
     for rows, path in zip(labels, label_files):
         if len(rows) and rows[:, 0].max() >= nc:
             row = int((rows[:, 0] >= nc).argmax())
+            classes = (numbers_of(words[:1], False)[0] for words in read_lines(path)[0])
+            line = next((i for i, values in enumerate(classes, 1) if values and values[0] >= nc), row + 1)
             raise UserError(
-                f"{path}:{_line_of_class(path, nc) or row + 1}: class {rows[row, 0]:g}, but {source} has nc: {nc} "
-                f"(classes 0 to {nc - 1}); fix the label or nc and names"
+                f"{path}:{line}: class {rows[row, 0]:g}, but {source} has nc: {nc} (classes 0 to {nc - 1}); "
+                "fix the label or nc and names"
             )
-
-
-def _line_of_class(path: str, nc: int) -> int:
-    """Return the number of the first line whose class is not below `nc`; 0 if the file has changed or is gone."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except (OSError, UnicodeDecodeError):  # gone since it was checked
-        return 0
-    classes = (numbers_of(line.split()[:1], False)[0] for line in lines)
-    return next((i for i, values in enumerate(classes, 1) if values and values[0] >= nc), 0)
 
 
 # --- checking one pair ------------------------------------------------------------------------------------------------
@@ -191,7 +185,7 @@ def check_pair(img_path: str, label_path: str, keep_partial: bool = False) -> Ch
     shape = (0, 0)
     try:
         shape = _check_image(img_path, notes)
-        found = os.path.isfile(label_path)
+        found = os.path.exists(label_path)
         if not found:
             notes.append(Problem("missing label", label_path, 0, f"no label file for {img_path}", False))
             return Checked(np.zeros((0, 5), np.float32), shape, [], False, notes)
@@ -212,7 +206,7 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
 
     if not os.path.exists(path):
         raise reject(f"no such file (looked for {os.path.abspath(path)})", "missing image")
-    if not os.path.isfile(path):  # reading a FIFO or a device may never end
+    if not is_file(path):  # reading a FIFO or a device may never end
         raise reject("is not a regular file")
     try:
         with Image.open(path) as image:
@@ -226,9 +220,14 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
         raise reject(f"{size[0]} x {size[1]} pixels; both sides must be at least {MIN_SIDE}")
     if form not in IMG_FORMATS:
         raise reject(f"is a {form.upper()} file, which training does not read")
-    truncated = form in ("jpeg", "mpo") and not _ends_with_marker(path)
-    if truncated or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow's check does not read the pixels of these
-        with without_decoder_warnings(truncated):
+    truncated = False
+    if form in ("jpeg", "mpo"):
+        with open(path, "rb") as f:
+            f.seek(-min(os.path.getsize(path), 4096), os.SEEK_END)  # some cameras write padding after the end marker
+            truncated = b"\xff\xd9" not in f.read()
+    sparse = size[0] * size[1] > MOST_PIXELS_A_BYTE * os.path.getsize(path)  # the header may state a wrong size
+    if truncated or sparse or form not in ("jpeg", "mpo", "png", "webp"):  # Pillow does not read the pixels of these
+        with decoder_warnings_caught(truncated):
             img = decode_file(path)
         if img is None:
             raise reject("cannot be decoded by OpenCV")
@@ -244,27 +243,20 @@ def _check_image(path: str, notes: list[Problem]) -> tuple[int, int]:
     return size
 
 
-def _ends_with_marker(path: str) -> bool:
-    """Return whether a JPEG has its end marker near the end of the file; some cameras write padding after it."""
-    with open(path, "rb") as f:
-        f.seek(-min(os.path.getsize(path), 4096), os.SEEK_END)
-        return b"\xff\xd9" in f.read()
-
-
 def read_lines(path: str) -> tuple[list[list[str]], tuple[str, str] | None]:
     """Return the words of each line of a label file and kind and text of the file's fault, if it cannot be used."""
     try:
-        if not os.path.isfile(path):  # reading a FIFO may never end
-            return [], ("unreadable label", "no regular file")
+        if not is_file(path):  # reading a FIFO may never end
+            return [], ("unreadable label", "not a regular file")
         if (size := os.path.getsize(path)) > MOST_BYTES:
             return [], ("too many objects", f"{size:,} bytes; at most {MOST_BYTES:,} are read")
         with open(path, encoding="utf-8") as file:
-            rows = [line.split() for line in file.read().rstrip().splitlines()]
+            lines = file.read().rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         return [], ("unreadable label", str(error))
-    if len(rows) > MOST_OBJECTS:
-        return [], ("too many objects", f"{len(rows):,} lines; at most {MOST_OBJECTS:,} are read")
-    return rows, None
+    if len(lines) > MOST_OBJECTS:
+        return [], ("too many objects", f"{len(lines):,} lines; at most {MOST_OBJECTS:,} are read")
+    return [line.split() for line in lines], None
 
 
 Row = tuple[int, list[str]]  # line number and words of one line

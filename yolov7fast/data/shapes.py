@@ -269,13 +269,6 @@ def draw_scene(seed: int, index: int, size: int) -> tuple[np.ndarray, list[tuple
 # ---- the folder ------------------------------------------------------------------------------------------------------
 
 
-def label_line(box: tuple[int, ...], width: int, height: int) -> str:
-    """A label: class, then centre and size as fractions of the image."""
-    cls, left, top, right, bottom = box
-    values = ((left + right) / 2 / width, (top + bottom) / 2 / height, (right - left) / width, (bottom - top) / height)
-    return f"{cls} " + " ".join(f"{v:.6f}" for v in values)
-
-
 def write_images(folder: Path, counts: dict[str, int], size: int, seed: int) -> None:
     """Draw `counts[split]` images for every split into folder/images/SPLIT, labels into folder/labels/SPLIT."""
     with tqdm(total=sum(counts.values()), desc="drawing shapes", unit="img", leave=False) as bar:
@@ -286,8 +279,11 @@ def write_images(folder: Path, counts: dict[str, int], size: int, seed: int) -> 
             for i in range(count):
                 image, boxes = draw_scene(seed, number * 1_000_000 + i, size)
                 cv2.imwrite(str(images / f"{i:06}.jpg"), image, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-                lines = [label_line(box, image.shape[1], image.shape[0]) + "\n" for box in boxes]
-                (labels / f"{i:06}.txt").write_text("".join(lines))
+                (h, w), text = image.shape[:2], ""
+                for cls, left, top, right, bottom in boxes:
+                    values = (left + right) / 2 / w, (top + bottom) / 2 / h, (right - left) / w, (bottom - top) / h
+                    text += f"{cls} {' '.join(f'{v:.6f}' for v in values)}\n"
+                (labels / f"{i:06}.txt").write_text(text)
                 bar.update()
 
 

@@ -73,9 +73,6 @@ class GroundTruth:
     ids: dict[str, int | str] = field(default_factory=dict)
     scale: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def id_of(self, path: str) -> int | str:
-        return self.ids.get(Path(path).stem, image_id(path))
-
 
 def ground_truth(annotations: str | None, images: Any, names: Sequence[str], is_coco: bool) -> GroundTruth:
     """From the annotation file if there is one that fits, else from the labels.
@@ -91,7 +88,7 @@ def ground_truth(annotations: str | None, images: Any, names: Sequence[str], is_
                 annotations,
                 one_line(error, 200),
             )
-    # COCO's 80 classes are known by some of their names, whatever the yaml says
+    # COCO's 80 classes are recognised by some of their names
     coco = is_coco or (len(names) == 80 and (names[0], names[11], names[79]) == ("person", "stop sign", "toothbrush"))
     return _from_labels(images, names, coco80_to_coco91_class() if coco else list(range(len(names))))
 
@@ -168,7 +165,7 @@ def _from_labels(images: Any, names: Sequence[str], categories: list[int]) -> Gr
 def detection_rows(path: str, detections: np.ndarray, truth: GroundTruth) -> list[dict[str, Any]]:
     """JSON rows of one image's detections (k, 6), native pixels, best first."""
     sx, sy = truth.scale.get(Path(path).stem, (1.0, 1.0))
-    id_ = truth.id_of(path)
+    id_ = truth.ids.get(Path(path).stem, image_id(path))
     boxes = detections[:, :4].astype(np.float32)
     if (sx, sy) != (1.0, 1.0):
         boxes = boxes * np.array([sx, sy, sx, sy], np.float32)
@@ -201,7 +198,7 @@ def coco_stats(truth: GroundTruth, rows: list[dict[str, Any]]) -> dict[str, floa
         from pycocotools.cocoeval import COCOeval
 
         with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet):
-            labelled: Any = COCO()  # its type stubs know files of COCO itself alone
+            labelled: Any = COCO()  # its type stubs cover only COCO's own files
             labelled.dataset = {"info": {}, **truth.dataset}
             labelled.createIndex()
             evaluation: Any = COCOeval(labelled, labelled.loadRes(rows), "bbox")

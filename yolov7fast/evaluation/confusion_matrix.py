@@ -53,7 +53,14 @@ class ConfusionMatrix:
         sure = batch.detections[:, 4] > self.conf
         dets, det_image = batch.detections[sure], batch.det_image[sure]
         true, predicted = batch.labels[:, 0].astype(int), dets[:, 5].astype(int)
-        d, t = self._pairs(dets, det_image, batch)
+        t, d = pairs_of_equal_key(batch.label_image, det_image)
+        iou = paired_iou(batch.labels[:, 1:], dets, t, d)
+        close = iou > self.iou_thres
+        t, d, iou = t[close], d[close], iou[close]
+        chosen = closest(d, iou)  # label of each detection
+        t, d, iou = t[chosen], d[chosen], iou[chosen]
+        chosen = closest(t, iou)  # then detection of each label
+        t, d = t[chosen], d[chosen]
         missed = np.delete(true, t)
         single = np.ones(len(dets), bool)
         single[d] = False
@@ -61,14 +68,3 @@ class ConfusionMatrix:
         np.add.at(self.matrix[self.nc], missed, 1)
         np.add.at(self.matrix[:, self.nc], predicted[single], 1)
         return Pairing(dets, det_image, d, t)
-
-    def _pairs(self, dets, det_image, batch):
-        """Detection and label rows paired one to one: the closest label of a detection, then the closest detection."""
-        t, d = pairs_of_equal_key(batch.label_image, det_image)
-        iou = paired_iou(batch.labels[:, 1:], dets, t, d)
-        close = iou > self.iou_thres
-        t, d, iou = t[close], d[close], iou[close]
-        chosen = closest(d, iou)
-        t, d, iou = t[chosen], d[chosen], iou[chosen]
-        chosen = closest(t, iou)
-        return d[chosen], t[chosen]

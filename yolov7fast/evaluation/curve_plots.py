@@ -29,7 +29,7 @@ _LOCK = threading.Lock()
 
 @functools.cache
 def _font_families() -> list[str]:
-    """matplotlib's own font, then fonts of this machine that know Chinese, Japanese or Korean class names."""
+    """matplotlib's own font, then fonts of this machine for Chinese, Japanese or Korean class names."""
     wanted = ("CJK", "JhengHei", "YaHei", "PingFang", "WenQuanYi", "Droid Sans Fallback", "AR PL", "SimHei")
     found = [name for name in font_manager.get_font_names() if any(part in name for part in wanted)]
     return ["DejaVu Sans", *sorted(found)]

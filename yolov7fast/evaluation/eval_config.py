@@ -23,6 +23,7 @@ class EvalConfig:
     augment: bool = False  # test-time augmentation
     v5_metric: bool = False  # AP with recall extended to 1.0
     half: bool = True  # half precision on CUDA
+    bf16: bool = False  # of which kind: bfloat16, else float16
     trust_torchscript: bool = False  # run a TorchScript file that was not exported on this machine
     task: str = "val"
     # outputs
@@ -55,6 +56,7 @@ class EvalConfig:
             augment=self.augment,
             hybrid=self.save_hybrid,
             half=self.half,
+            bf16=self.bf16,
             trust_torchscript=self.trust_torchscript,
         )
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +24,7 @@ from yolov7fast.evaluation.eval_result import FURTHER, SUMMARY, EvalResult, Spee
 from yolov7fast.predictors.predictor import Finish, Prediction, on_host
 
 HEADER = ("%20s" + "%12s" * 6) % ("Class", "Images", "Labels", "P", "R", "mAP@.5", "mAP@.5:.95")
-AHEAD = 4  # tasks that may wait in `Background`: more would only hold memory
+AHEAD = 4  # batches that may wait for the background thread: more would only hold memory
 DEFAULT = EvalConfig()
 # a `predictors.base.Predictor`, or any function with its signature
 Predict = Callable[[torch.Tensor, Sequence[Any], torch.Tensor], Prediction]
@@ -99,19 +97,32 @@ def evaluate(
             sink(SeenBatch(batch_index, images, targets, paths, shapes, detections, native))
 
     predicted = predictions(predict, loaded(tqdm(loader, desc=HEADER), copied), ahead=not waits)
-    with Background() as background, closing(predicted):
-        for batch, prediction in predicted:
-            times += prediction.inference_ms, prediction.nms_ms
-            for name, value in prediction.losses.items():
-                losses[name] = losses[name] + value if name in losses else value
-            detections = _on_host(prediction.detections, config.single_cls)
-            background.put(partial(account, batches, batch, detections))
-            if waits:
-                background.wait()
-            seen += len(batch.images)
-            batches += 1
-            if should_stop():
-                raise EvaluationStopped
+    waiting: deque[Future] = deque()  # batches to account for
+
+    def settle(most: int) -> None:
+        """Wait until at most `most` batches are not accounted for; an error of a sink is raised here."""
+        while waiting and (len(waiting) > most or waiting[0].done()):
+            waiting.popleft().result()
+
+    with ThreadPool(1, thread_name_prefix="evaluation") as background, closing(predicted):
+        try:
+            for batch, prediction in predicted:
+                times += prediction.inference_ms, prediction.nms_ms
+                for name, value in prediction.losses.items():
+                    losses[name] = losses[name] + value if name in losses else value
+                detections = _on_host(prediction.detections, config.single_cls)
+                settle(AHEAD - 1)
+                waiting.append(background.submit(account, batches, batch, detections))
+                if waits:
+                    settle(0)
+                seen += len(batch.images)
+                batches += 1
+                if should_stop():
+                    raise EvaluationStopped
+            settle(0)
+        finally:
+            for future in waiting:
+                future.cancel()
     means = {name: float(value.float().cpu() / batches) for name, value in losses.items()}
     inference_ms, nms_ms = (float(ms) for ms in times / max(seen, 1))
     speed = Speed(inference_ms, nms_ms, config.img_size, config.batch_size)
@@ -197,33 +208,3 @@ def _finished(launched: deque[tuple[LoadedBatch, Finish]]) -> tuple[LoadedBatch,
     """The oldest batch; a function, so that no local variable keeps its output on the device."""
     batch, finish = launched.popleft()
     return batch, finish()
-
-
-class Background:
-    """Runs tasks in order in one thread; an exception of a task is raised by a later `put` or `wait`."""
-
-    def __init__(self):
-        self.pool = ThreadPool(1, thread_name_prefix="evaluation")
-        self.waiting: deque[Future] = deque()
-
-    def __enter__(self) -> "Background":
-        return self
-
-    def put(self, work: Callable[[], None]) -> None:
-        """Return at once, unless too many tasks wait."""
-        while self.waiting and (len(self.waiting) >= AHEAD or self.waiting[0].done()):
-            self.waiting.popleft().result()
-        self.waiting.append(self.pool.submit(work))
-
-    def wait(self) -> None:
-        """Block until all tasks are done."""
-        while self.waiting:
-            self.waiting.popleft().result()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Wait for all tasks; if the block raised, drop those that have not started."""
-        try:
-            if kind is None:
-                self.wait()
-        finally:
-            self.pool.shutdown(cancel_futures=True)

@@ -78,15 +78,6 @@ def print_speed(result: EvalResult, precision: str) -> None:
     )
 
 
-def print_coco(result: EvalResult) -> None:
-    """Print pycocotools' metrics and ours, which differ by design."""
-    if result.coco:
-        ours, theirs = result.summary, result.coco
-        print(f"{'':20s}{'mAP@.5':>12s}{'mAP@.5:.95':>12s}")
-        print("%20s%12.3g%12.3g" % ("this metric", ours[MAP50], ours[MAP]))
-        print("%20s%12.3g%12.3g" % ("pycocotools", theirs["AP50"], theirs["AP"]))
-
-
 def per_class_rows(result: EvalResult, names: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each class that has labels, ascending."""
     classes = result.classes
@@ -308,5 +299,8 @@ class Outputs:
         stats = coco_stats(sink.truth, sink.rows)
         if stats:
             result = result.with_coco(stats)
-            print_coco(result)
+            # our metric and theirs, which differ by design
+            print(f"{'':20s}{'mAP@.5':>12s}{'mAP@.5:.95':>12s}")
+            print("%20s%12.3g%12.3g" % ("this metric", result.summary[MAP50], result.summary[MAP]))
+            print("%20s%12.3g%12.3g" % ("pycocotools", stats["AP50"], stats["AP"]))
         return result

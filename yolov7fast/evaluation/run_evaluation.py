@@ -4,6 +4,7 @@ test.py and the validation of every family call `run_evaluation`.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from yolov7fast.core.device import select_device
+from yolov7fast.core.device import select_device, untuned_convolutions
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.text import counted
@@ -57,8 +58,9 @@ def run_evaluation(
     outputs = Outputs(Path(save_dir), data, config, loader.dataset, list(weights))
     if config.v5_metric:
         print("Testing with YOLOv5 AP metric...")
-    predictor.warm_up(config.img_size)
-    result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
+    with untuned_convolutions():
+        predictor.warm_up(config.img_size)
+        result = evaluate(predictor, loader, len(outputs.names), config, [*outputs.sinks, *sinks], should_stop)
     return outputs.finish(result, predictor)
 
 
@@ -92,6 +94,11 @@ def evaluation_loader(predictor: Predictor, data: DataYaml, config: EvalConfig, 
     return loader
 
 
+def used_loader(given, *arguments) -> AbstractContextManager:
+    """The given loader, which stays open, or that of `evaluation_loader` with these arguments, which is closed."""
+    return closing(evaluation_loader(*arguments)) if given is None else nullcontext(given)
+
+
 def evaluate_weights(
     weights: Sequence[str],
     data: DataYaml,
@@ -109,12 +116,8 @@ def evaluate_weights(
     if not config.single_cls:
         check_classes(predictor, data, weights)
     config = replace(config, img_size=input_size(predictor, config.img_size, LEAST_STRIDE))
-    used = evaluation_loader(predictor, data, config, loading) if loader is None else loader
-    try:
+    with used_loader(loader, predictor, data, config, loading) as used:
         return run_evaluation(predictor, used, data, save_dir, config, weights=weights)
-    finally:
-        if loader is None:
-            used.close()
 
 
 UpstreamResult = tuple[tuple[float, ...], np.ndarray, tuple[float, ...]]
@@ -180,12 +183,10 @@ def test(
     else:
         was_training = model.training
         predictor = network_predictor(model, config.predict_options(), compute_loss)
-        loader = evaluation_loader(predictor, data, config, loading) if dataloader is None else dataloader
         try:
-            result = run_evaluation(predictor, loader, data, Path(save_dir), config, weights=listed(weights))
+            with used_loader(dataloader, predictor, data, config, loading) as loader:
+                result = run_evaluation(predictor, loader, data, Path(save_dir), config, weights=listed(weights))
         finally:
-            if dataloader is None:
-                loader.close()
             model.train(was_training)
     if wandb_logger is not None:
         tags = [name.removeprefix("metrics/") for name in SUMMARY] + ["box_loss", "obj_loss", "cls_loss"]

@@ -74,7 +74,10 @@ def findings(
     result: EvalResult, sink: FindingsSink, names: Sequence[str], groups: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
     """The values by section; groups: classes of each head, if there are several."""
-    rows = per_class_rows(result, names)
+    rows, matrix = per_class_rows(result, names), sink.matrix.matrix
+    predicted, true = np.nonzero(matrix)
+    counts = matrix[predicted, true].astype(int)
+    fullest = np.argsort(-counts, kind="stable")[:MAX_CELLS]
     return {
         "images": result.seen,
         "labels": int(result.labels.sum()),
@@ -83,7 +86,7 @@ def findings(
         "classes": rows,
         "sizes": {size: without_nan(metrics._asdict()) for size, metrics in result.sizes.items()},
         "heads": [_head(name, classes, rows) for name, classes in groups.items()],
-        "matrix": _sparse(sink.matrix.matrix),
+        "matrix": np.stack((predicted, true, counts), 1)[fullest].tolist(),
         "curves": _curves(result, names),
         "first": sink.first,
         "worst": [image for *_, image in sorted(sink.worst, key=lambda entry: entry[:2], reverse=True)],
@@ -96,14 +99,6 @@ def _head(name: str, classes: Sequence[int], rows: Sequence[Mapping[str, Any]]) 
     own = [row for row in rows if row["class"] in set(classes)]
     means = {key: sum(row[key] for row in own) / len(own) if own else None for key in ("P", "R", "AP50", "AP")}
     return {"name": name, "classes": len(classes), "labels": sum(row["labels"] for row in own), **means}
-
-
-def _sparse(matrix: np.ndarray) -> list[list[int]]:
-    """[predicted, true, count] of the cells that are not empty, the fullest first."""
-    rows, columns = np.nonzero(matrix)
-    counts = matrix[rows, columns].astype(int)
-    order = np.argsort(-counts, kind="stable")[:MAX_CELLS]
-    return np.stack((rows, columns, counts), 1)[order].tolist()
 
 
 def _curves(result: EvalResult, names: Sequence[str]) -> dict[str, Any]:

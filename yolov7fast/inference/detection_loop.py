@@ -184,7 +184,11 @@ def of_one_shape(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Fram
 def detect_batch(frames: Sequence[Frame], predictor: Predictor) -> list[Detected]:
     """The detections of frames of one shape; the time of the batch is divided among them."""
     images = torch.from_numpy(np.stack([frame.image for frame in frames]))
-    prediction = predictor(images, [letterbox_shapes(frame, images.shape[2:]) for frame in frames])
+    (height, width), shapes = images.shape[2:], []
+    for h, w in (frame.original.shape[:2] for frame in frames):  # the position of each image in its letterbox
+        ratio = min(height / h, width / w)
+        shapes.append(((h, w), ((ratio, ratio), ((width - w * ratio) / 2, (height - h * ratio) / 2))))
+    prediction = predictor(images, shapes)
     inference_ms, nms_ms = prediction.inference_ms / len(frames), prediction.nms_ms / len(frames)
     found = []
     for frame, boxes in zip(frames, prediction.detections):
@@ -194,13 +198,6 @@ def detect_batch(frames: Sequence[Frame], predictor: Predictor) -> list[Detected
     return found
 
 
-def letterbox_shapes(frame: Frame, size: Sequence[int]) -> tuple:
-    """((h0, w0), ((ratio_h, ratio_w), (pad_w, pad_h))): position of the image in its letterbox of `size` (h, w)."""
-    h, w = frame.original.shape[:2]
-    ratio = min(size[0] / h, size[1] / w)
-    return (h, w), ((ratio, ratio), ((size[1] - w * ratio) / 2, (size[0] - h * ratio) / 2))
-
-
 def describe(boxes: torch.Tensor, names: Names, conf_thres: float) -> str:
-    """The number of detections by class, or that there is none."""
+    """The number of detections by class, or a note that there are none."""
     return class_counts(boxes, names) or f"no detections above {conf_thres:g} (--conf-thres)"

@@ -72,7 +72,7 @@ class ImageDetector:
             options: `conf`, `iou`, `classes`, `agnostic` and `augment` for this call only.
         """
         start = time.perf_counter()
-        given = input_images(images)
+        given = [_input_image(item, index) for index, item in enumerate(_flattened(images))]
         if not given:
             raise UserError("no image was given")
         self._set_options(options)
@@ -138,11 +138,6 @@ def load(
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
-
-
-def input_images(given: Any) -> list[InputImage]:
-    """All images in the argument of a call, in order. Arrays and tensors are RGB."""
-    return [_input_image(item, index) for index, item in enumerate(_flattened(given))]
 
 
 def _flattened(given: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 
 from yolov7fast.core.errors import UserError, one_line
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.core.text import counted, printable
 from yolov7fast.data.augment.transforms import letterbox
 from yolov7fast.data.image_io import (
@@ -92,7 +93,7 @@ def open_source(source: str, img_size: int = 640, stride: int = 32, square: bool
 def read_list(path: str | os.PathLike) -> list[str]:
     """Sources from a text file, one per line, relative to the working directory or to the file."""
     path = Path(path)
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"source list {path} does not exist")
     lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()]
     entries = [line for line in lines if line and not line.startswith("#")]
@@ -113,7 +114,7 @@ def expand(source: str) -> list[str]:
     check_place(path, "source ")
     if os.path.isdir(path):
         return sorted(list_files(path, lambda name: True, deep=False)[0])
-    if os.path.isfile(path):
+    if is_file(path):
         return [path]
     if "*" in path:
         return sorted(matching_files(path))

@@ -118,7 +118,7 @@ class HeadLayout:
 
     anchors: np.ndarray  # (levels, anchors, 2) in cells
     stride: np.ndarray  # (levels,) float32
-    anchor_t: float  # a box fits an anchor if no side is so many times longer or shorter
+    anchor_t: float  # a box fits an anchor if no side is longer or shorter by this factor
     nc: int
     heads: int
     head_of: np.ndarray  # (nc,) head of each class

@@ -7,8 +7,7 @@ Shape letters: L layer, B image, Q query, C class, G object (padded to the large
 T object (of all images, one after the other).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,7 +176,7 @@ class SetLoss:
             self.focal = config.focal_loss_alpha, config.focal_loss_gamma
         self.shared = False
         self.mark: Callable[[str], None] = lambda stage: None
-        self.timed = False  # the matcher is timed as a separate stage
+        self.timed = False  # whether the matcher (cost matrix, its copy, SciPy's assignment) is a separate stage
 
     def __call__(
         self,
@@ -210,11 +209,15 @@ class SetLoss:
                 layers += [*zip(*(x[:-1, :, extra:] for x in of_layers)), (enc_topk_logits, enc_topk_bboxes)]
                 denoising = [x[:, :, :extra].float() for x in of_layers] if extra else []
             all_logits, all_boxes = (torch.stack([x.float() for x in of_kind]) for of_kind in zip(*layers))
+            if self.timed:
+                self.mark("loss")
             try:
-                pairs = self._matching(all_logits, all_boxes, labels)
+                pairs = match_layers(self.costs, all_logits, all_boxes, labels)
             except BoxesNotFinite:
                 lost = all_boxes.sum() * torch.nan
                 return lost, dict.fromkeys(PARTS, lost.detach()), None
+            if self.timed:
+                self.mark("assignment")
             count = self._box_count(labels, logits.device)
             parts = self._losses(all_logits, all_boxes, labels, pairs, count)
             if denoising:
@@ -224,14 +227,6 @@ class SetLoss:
                 parts = {name: parts[name] + more[name] for name in PARTS}
         total = parts["box"] + parts["giou"] + parts["cls"]
         return total, {name: part.detach() for name, part in parts.items()}, None
-
-    def _matching(self, logits: torch.Tensor, boxes: torch.Tensor, labels: Targets) -> np.ndarray:
-        if not self.timed:
-            return match_layers(self.costs, logits, boxes, labels)
-        self.mark("loss")
-        pairs = match_layers(self.costs, logits, boxes, labels)
-        self.mark("assignment")
-        return pairs
 
     def _box_count(self, labels: Targets, device: torch.device) -> float | torch.Tensor:
         """What the losses of boxes are divided by."""
@@ -268,13 +263,3 @@ def attach_loss(detector: DetrNetwork) -> SetLoss:
     loss = present if isinstance(present, SetLoss) else SetLoss(detector)
     detector.network.loss_function = loss
     return loss
-
-
-@contextmanager
-def matcher_timed(loss: SetLoss) -> Iterator[None]:
-    """Inside the block the matcher (cost matrix, its copy to the host, SciPy's assignment) is timed separately."""
-    loss.timed = True
-    try:
-        yield
-    finally:
-        loss.timed = False

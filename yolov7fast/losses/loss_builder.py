@@ -37,35 +37,16 @@ def build_loss(model: Any, assigner: str, autobalance: bool = False) -> YoloLoss
 
 def compile_loss(loss: YoloLoss, compiler: Callable | None = None) -> list[CompiledPart]:
     """Compile the parts of a loss in place, each at its first use. compiler: replaces torch.compile."""
-    parts = [_replace(loss, "candidate_terms", "the loss", _learns, compiler)]
+    parts: list[tuple[Any, str, str, Callable[..., bool]]] = [(loss, "candidate_terms", "the loss", _learns)]
     if isinstance(loss.assigner, SimOTA):
-        parts.append(_replace(loss.assigner, "prepare", "the assigner's scores", _some_predictions, compiler))
         fits = partial(_ordinary_sizes, top=loss.assigner.top)
-        parts.append(_replace(loss.assigner, "match_chunk", "the assigner", fits, compiler))
-    return parts
-
-
-def diagnose_loss(loss: YoloLoss, p: list[torch.Tensor], targets: torch.Tensor, images: torch.Tensor) -> int:
-    """Print which parts of a loss compile as one graph; exit code 0 if all of them do, else 1."""
-    graphs = []
-
-    def count(graph, example):
-        graphs.append(graph)
-        return graph.forward
-
-    parts = compile_loss(loss, partial(torch.compile, fullgraph=True, backend=count))
-    loss(p, targets, images)
-    print(f"loss: {len(graphs)} of {len(parts)} parts compile as a graph")
-    failed = [part for part in parts if part.failure]
-    for part in failed:
-        print(f"loss: {part.name} does not: {part.failure}")
-    return 1 if failed else 0
-
-
-def _replace(owner: Any, method: str, name: str, fits: Callable[..., bool], compiler: Callable | None) -> CompiledPart:
-    part = CompiledPart(name, getattr(owner, method), fits, compiler)
-    object.__setattr__(owner, method, part)  # assigners are frozen dataclasses
-    return part
+        parts.append((loss.assigner, "prepare", "the assigner's scores", _some_predictions))
+        parts.append((loss.assigner, "match_chunk", "the assigner", fits))
+    compiled = []
+    for owner, method, name, fits in parts:
+        compiled.append(CompiledPart(name, getattr(owner, method), fits, compiler))
+        object.__setattr__(owner, method, compiled[-1])  # assigners are frozen dataclasses
+    return compiled
 
 
 def _learns(predicted: Predicted, *_) -> bool:

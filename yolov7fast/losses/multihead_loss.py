@@ -59,11 +59,12 @@ class MultiHeadLoss(YoloLoss):
     def means(self, sums: Terms, count: torch.Tensor) -> Terms:
         """From (levels x heads,) to (levels,)."""
         weights, sizes, _, _ = self.constants(count.device)
-        sums, count = Terms(*(x.view(self.levels, self.heads) for x in sums)), count.view(self.levels, self.heads)
+        box, objectness, cls, *further = (x.view(self.levels, self.heads) for x in sums)
+        count = count.view(self.levels, self.heads)
         count = (count if self.per_head else count.sum(1, keepdim=True)).clamp(min=1)
-        objectness = sums.objectness * self.objectness_weight
-        cls = sums.cls / (count * (sizes if self.per_head else self.nc))
-        return Terms(*((x * weights).sum(1) for x in (sums.box / count, objectness, cls)))
+        cls = cls / (count * (sizes if self.per_head else self.nc))
+        means = box / count, objectness * self.objectness_weight, cls, *(x / count for x in further)
+        return Terms(*((x * weights).sum(1) for x in means))
 
 
 def objectness_weight(heads: int) -> int:

@@ -85,7 +85,7 @@ class YoloLoss:
         stride = np.asarray([float(s) for s in head.stride], dtype=np.float32)
         one_head = 1, np.zeros(self.nc, np.int64), np.arange(self.nc)
         self.layout = HeadLayout(anchors, stride, hyp["anchor_t"], self.nc, *one_head)
-        self.gains = hyp["box"], hyp["obj"], hyp["cls"]
+        self.gains = tuple(hyp.get(name, 0.0) for name in LOSS_NAMES)
         smoothing = hyp.get("label_smoothing", 0.0)
         self.class_positive, self.class_negative = 1 - 0.5 * smoothing, 0.5 * smoothing
         self.class_criterion = FocalBCE(hyp["cls_pw"], hyp["fl_gamma"])
@@ -160,13 +160,13 @@ class YoloLoss:
         """
         counts, cells = [len(c) for c in plan.cells], [m.shape[:-1].numel() for m in raw]
         columns = self.candidate_terms(predicted, self.positives(plan, given), plan.trained)
-        box, cls, count, correction = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1)
+        box, cls, count, correction, *further = torch.stack([c.sum(1) for c in columns.split(counts, 1)], 1).unbind()
         empty = self.objectness_criterion(predicted.all_objectness, 0.0)
         empty = torch.stack([level.mean() for level in empty.split(cells)])
-        return self.means(Terms(box, empty + correction / plan.area, cls), count)
+        return self.means(Terms(box, empty + correction / plan.area, cls, *further), count)
 
     def candidate_terms(self, predicted: Predicted, positives: Positives, trained: torch.Tensor | None) -> torch.Tensor:
-        """(4, n) for each candidate: box loss, class loss, weight, correction of the objectness loss.
+        """(4, n) of each candidate: box loss, class loss, weight, correction of the objectness loss; then other terms.
 
         trained: as in `LossPlan`.
         """
@@ -185,7 +185,8 @@ class YoloLoss:
     def means(self, sums: Terms, count: torch.Tensor) -> Terms:
         """Means from the sums over positives and their number (or weight); objectness is a mean already."""
         count = count.clamp(min=1)
-        return Terms(sums.box / count, sums.objectness, sums.cls / (count * self.nc))
+        box, objectness, cls, *further = sums
+        return Terms(box / count, objectness, cls / (count * self.nc), *(x / count for x in further))
 
     def class_rows(self, logits: torch.Tensor, cls: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor:
         """(n,) class loss of each candidate, summed over the trained classes; 0 if there is only one class."""
@@ -206,7 +207,8 @@ class YoloLoss:
         if self.autobalance:
             self.balance = torch.as_tensor(self.balance, device=balance.device)
             balance = self.balance[: self.levels]
-        parts = torch.stack([terms.box, terms.objectness * balance, terms.cls]).float().sum(1) * plan.gains
+        box, objectness, *others = terms
+        parts = torch.stack([box, objectness * balance, *others]).float().sum(1) * plan.gains
         if self.autobalance:
             self.rebalance(lead_objectness.detach())
         total = parts.sum(0, keepdim=True)

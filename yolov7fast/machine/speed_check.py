@@ -1,4 +1,5 @@
-"""The speed section of `yolov7fast check`: the fastest options of a machine, and the part of the peak they reach."""
+"""The speed section of `yolov7fast check`: the fastest options of a machine, and the fraction of its peak that they
+reach."""
 
 import logging
 import time
@@ -15,7 +16,7 @@ from yolov7fast.cli.flags import flags_of
 from yolov7fast.core.device import time_synchronized
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.core.files.paths import check_file
-from yolov7fast.core.process.output import quiet
+from yolov7fast.core.process.output import logging_at
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.shapes import NAMES, make_shapes
@@ -29,14 +30,15 @@ Options = tuple[str, ...]  # of train.py
 STEP_OPTIONS: tuple[Options, ...] = ((), ("--channels-last",))
 GPU_OPTIONS: tuple[Options, ...] = (("--channels-last", "--compile"), ("--channels-last", "--cuda-graph"))
 LOADER_OPTIONS: tuple[Options, ...] = ((), ("--fast-dataloader", "--cache-images", "disk"))
-GAIN = 1.03  # options count as faster from this factor on
+GAIN = 1.03  # options are considered faster from this factor on
 SIZE, CLASSES = 320, 80
 LOADER_BATCH, IMAGE_SIZE, WAVES = 16, 400, 4  # of the loaders that are measured; batches of each worker
 ROUNDS = 5  # of the measured peak; the fastest counts
 
 
 class Peak(NamedTuple):
-    """What the device reaches: floating-point operations a second in a matrix product, bytes a second in a copy."""
+    """The measured peak of a device: floating-point operations per second of a matrix product, bytes per second of a
+    copy."""
 
     flops: float
     bandwidth: float
@@ -79,13 +81,13 @@ def words(options: Options) -> str:
 
 
 def known(candidates: Sequence[Options]) -> list[Options]:
-    """Those of which train.py has every flag."""
+    """The options whose flags all exist in train.py."""
     flags = {flag.name for flag in flags_of("train").values()}
     return [options for options in candidates if all(word in flags for word in options if word.startswith("--"))]
 
 
 def fastest(rates: Mapping[Options, float]) -> Options:
-    """The options with the highest rate; later ones must gain more than the measurement scatters."""
+    """The options with the highest rate; later ones must exceed it by more than the scatter of the measurement."""
     best = next(iter(rates))
     for options, rate in rates.items():
         if rate > GAIN * rates[best]:
@@ -111,7 +113,7 @@ def logged_warnings() -> Iterator[list[str]]:
 
 
 def step_profiles(device: torch.device, folder: Path, options: Options, batch: int, iters: int) -> dict[str, dict]:
-    """Profiles of a step with these options: of OTA, and without options of the plain loss, too."""
+    """Profiles of a step with these options: with OTA and, if there are no options, also with the plain loss."""
     config = step_config(TINY, SIZE, batch, folder, *options)
     family, step = build_step(config, random_batch_data(CLASSES), device, targets=17)
     kinds = ("ota",) if options else ("plain", "ota")
@@ -121,14 +123,14 @@ def step_profiles(device: torch.device, folder: Path, options: Options, batch: i
 def step_text(profile: Mapping) -> str:
     stages = ", ".join(f"{name} {row['mean_ms']:.1f}" for name, row in profile["stages"].items())
     text = f"{profile['images_per_s']:.0f} images/s, {profile['total_ms']:.1f} ms a step: {stages}"
-    if profile.get("kernel_ms"):  # 0: torch.profiler may not trace the GPU here
+    if profile.get("kernel_ms"):  # 0: torch.profiler may be unable to trace the GPU
         busy = profile["kernel_ms"] / profile["total_ms"]
         text += f"; host time {profile['host_ms']:.1f}, GPU time {profile['kernel_ms']:.1f} (utilisation {busy:.0%})"
     return text
 
 
 def light_text(device: torch.device, batch: int, seconds: float) -> str:
-    """How much of the measured peak a step of this duration reaches ("speed of light")."""
+    """The fraction of the measured peak that a step of this duration reaches ("speed of light")."""
     dtype = choose_amp("auto", device).dtype
     hyp = load_hyp(check_file(HYP, "hyp"))
     cost = Workload(check_file(TINY, "cfg"), CLASSES, SIZE, hyp, assumed_labels(), dtype).cost(batch)
@@ -143,7 +145,7 @@ def light_text(device: torch.device, batch: int, seconds: float) -> str:
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype) -> Peak:
-    """By a large matrix product and a large copy."""
+    """Measure the peak by a large matrix product and a large copy."""
     side, size = (8192, 1 << 29) if device.type == "cuda" else (512, 1 << 25)
     a = torch.rand(side, side, device=device).to(dtype)
     source, target = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
@@ -151,7 +153,7 @@ def measured_peak(device: torch.device, dtype: torch.dtype) -> Peak:
 
 
 def shortest(work: Callable[[], object], repeats: int = 10) -> float:
-    """Seconds of the fastest of some rounds, for one call."""
+    """Seconds of one call in the fastest of several rounds."""
     work()
     found = []
     for _ in range(ROUNDS):
@@ -166,7 +168,7 @@ def shortest(work: Callable[[], object], repeats: int = 10) -> float:
 
 
 def loader_rate(folder: Path, options: Options, workers: int) -> float:
-    """Images a second that the loader gives in its second epoch, when caches exist and workers are busy."""
+    """Images per second of the loader in its second epoch, with existing caches and busy workers."""
     count = LOADER_BATCH * WAVES * workers
     images = make_shapes(folder / "loader", train=count, val=1, size=IMAGE_SIZE) / "images"
     lines = {"train": str(images / "train"), "val": str(images / "val"), "nc": len(NAMES), "names": list(NAMES)}
@@ -174,7 +176,7 @@ def loader_rate(folder: Path, options: Options, workers: int) -> float:
     file.write_text(yaml.safe_dump(lines))
     cfg = narrow_cfg(TINY, 0.125, folder)
     config = step_config(cfg, SIZE, LOADER_BATCH, folder, "--workers", str(workers), *options)
-    with quiet("yolov7fast", level=logging.ERROR):  # about the drawn images
+    with logging_at(logging.ERROR, "yolov7fast"):  # about the drawn images
         family, _ = build_step(replace(config, data=str(file)), load_data_yaml(str(file)), torch.device("cpu"))
     try:
         family.loader.set_epoch(0)

@@ -21,8 +21,9 @@ REPORT_HEADING = "DYNAMO EXPLANATION REPORT"
 PART_SETTINGS = ((symbolic_shapes, {"use_duck_shape": False}), (torch._dynamo.config, {"specialize_float": True}))
 
 
-def compile_wanted(flag: bool) -> bool:
-    return flag or os.environ.get("USE_COMPILE", "0") == "1"
+def compile_mode(flag: str) -> str:
+    """The mode of torch.compile that `--compile` or USE_COMPILE=1 asks for; empty: none."""
+    return flag or ("default" if os.environ.get("USE_COMPILE", "0") == "1" else "")
 
 
 def diagnosis_wanted() -> bool:
@@ -35,10 +36,10 @@ class CompiledNet:
     Checkpoints, EMA and validation keep using the plain module, so names and results do not change.
     """
 
-    def __init__(self, model: Callable, compiler: Callable = torch.compile):
-        """model: the network, or its wrapper for several processes or GPUs."""
+    def __init__(self, model: Callable, compiler: Callable = torch.compile, *, mode: str = "default"):
+        """model: the network, or its wrapper for several processes; mode: of torch.compile."""
         self.model = model
-        self.call: Callable = compiler(model)
+        self.call: Callable = (compiler if mode == "default" else partial(compiler, mode=mode))(model)
         vars(model).pop(COMPILED_MARK, None)  # would be stored in checkpoints
         self.proven: set[tuple] = set()  # shapes that have been compiled; each new one may fail
         log.info("Compiling the network with torch.compile: the first batch takes longer, maybe minutes")

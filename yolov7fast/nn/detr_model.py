@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from yolov7fast.core.errors import CheckpointError, UserError, one_line, shown
+from yolov7fast.core.files.settings_files import is_whole
 from yolov7fast.core.text import printable
-from yolov7fast.nn.detr_config import check_sizes
 
 log = logging.getLogger(__name__)
 HOW_TO_INSTALL = "DETR networks need the package transformers: python -m pip install 'transformers>=5'"
@@ -207,11 +207,23 @@ def architecture_of(name: str) -> Architecture:
 
 # --- configurations: everything a user can get wrong in them is an error before any image is read --------------------
 
+LARGEST = 100_000  # of any number of things; classes are the most
+MOST_LAYERS = 100  # in a row
+WIDEST = 8_192  # channels
+MOST_WEIGHTS = 5 * 10**9
+COUNTED = ("layers", "depths", "levels", "points")  # ends of keys
+WIDE = ("d_model", "_dim", "hidden_sizes", "embedding_size", "channels")
+
 FROM_DATA = ("num_labels", "id2label", "label2id")
 COUNTS = (
     *("num_queries", "d_model", "encoder_hidden_dim", "encoder_layers", "decoder_layers", "encoder_ffn_dim"),
     *("decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads"),
 )
+
+
+def network_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key of a network's configuration with its value in `settings` or its default."""
+    return _configuration(transformers(), architecture_of(architecture), settings, {}).to_dict()
 
 
 def _configuration(
@@ -240,6 +252,33 @@ def _configuration(
     check_sizes(config.to_dict(), "model.network")
     _check_values(config, kind)
     return config
+
+
+def check_sizes(config: Any, where: str) -> None:
+    """UserError for numbers with which building would need too much memory or time. where: begins the message."""
+    if not isinstance(config, Mapping):
+        raise UserError(f"{where}: its configuration is {shown(config)}, not a mapping")
+    layers, width = 0, 1
+    for key, value in _numbers(config, ""):
+        limit = MOST_LAYERS if key.endswith(COUNTED) else WIDEST if key.endswith(WIDE) else LARGEST
+        if not is_whole(value, -limit, limit):
+            raise UserError(f"{where}: {shown(key)} is {shown(value)}; at most {limit:,} is possible")
+        layers += value if key.endswith(COUNTED) else 0
+        width = max(width, value) if key.endswith(WIDE) else width
+    if layers * width * width * 10 > MOST_WEIGHTS:  # about ten matrices in each
+        raise UserError(f"{where}: {layers} layers of {width} channels would not fit into memory")
+
+
+def _numbers(value: Any, key: str) -> Iterator[tuple[str, int]]:
+    """Every integer with its key."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _numbers(item, str(name)[:100])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item, key)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield key, value
 
 
 def _check_keys(settings: Mapping[str, Any], config_class: type, where: str) -> None:

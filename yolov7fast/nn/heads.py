@@ -79,8 +79,11 @@ class Detect(nn.Module):
         return torch.cat([self.decode(m, level).flatten(1, 3) for level, m in enumerate(raw)], 1)
 
     def decode(self, raw: torch.Tensor, level: int) -> torch.Tensor:
-        """Raw output of one level -> the same shape with boxes in pixels and probabilities, in its dtype."""
-        s = raw.sigmoid()
+        """Raw output of one level -> the same shape with boxes in pixels and probabilities, in its dtype.
+
+        bfloat16 becomes float32: with 8 bits, boxes could only lie at every fourth pixel.
+        """
+        s = (raw.float() if raw.dtype is torch.bfloat16 else raw).sigmoid()
         xy = decode_xy(s[..., 0:2], self.cells(raw, level)) * self.stride[level]
         wh = decode_wh(s[..., 2:4], self.anchor_grid[level])
         return torch.cat((xy.to(s.dtype), wh.to(s.dtype), s[..., 4:]), -1)

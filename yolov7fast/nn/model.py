@@ -181,13 +181,15 @@ class Model(nn.Module):
         return torch.cat(predictions, 1), None
 
     @torch.no_grad()
-    def fuse(self) -> "Model":
-        """Merge BatchNorm, RepConv branches and implicit vectors into convolutions, in place."""
-        LOGGER.info("Fusing layers...")
+    def fuse(self, verbose: bool = True) -> "Model":
+        """Merge BatchNorm, RepConv branches and implicit vectors into convolutions, in place. verbose: log it."""
+        if verbose:
+            LOGGER.info("Fusing layers...")
         for m in self.modules():
             if type(m) is Conv or isinstance(m, RepConv | Detect):
                 m.fuse()
-        self.info()
+        if verbose:
+            self.info()
         return self
 
     def info(self) -> None:

@@ -21,7 +21,7 @@ from torch import nn
 
 from yolov7fast.core.errors import UserError, shown
 from yolov7fast.core.files.paths import ROOT
-from yolov7fast.core.files.settings_files import MOST_CLASSES, is_whole, read_yaml
+from yolov7fast.core.files.settings_files import MOST_CLASSES, is_number, is_whole, read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.nn.heads import Detect, add_prior_bias, conv_list
 from yolov7fast.nn.model_parser import BLOCKS, Resolved, Row, detection_head, register
@@ -175,17 +175,11 @@ def _section(section: Any, key: str, nc: int, where: str) -> tuple[tuple[int, ..
     ids = section.get("classes") if isinstance(section, Mapping) else None
     if not isinstance(ids, list) or not ids:
         raise UserError(f"{where}: {key} needs a list `classes` that is not empty")
-    seen = set()
     for c in ids:
-        if isinstance(c, bool) or not isinstance(c, int):
-            raise UserError(f"{where}: {key} lists {shown(c)}, which is not a class number")
-        if not 0 <= c < nc:
-            raise UserError(f"{where}: {key} lists class {c}, but nc is {nc}: classes are 0 to {nc - 1}")
-        if c in seen:
-            raise UserError(f"{where}: {key} lists class {c} twice")
-        seen.add(c)
+        if not is_whole(c, 0, nc - 1):
+            raise UserError(f"{where}: {key} lists class {shown(c)}, but nc is {nc}: classes are 0 to {nc - 1}")
     weight = section.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+    if not is_number(weight, LEAST_WEIGHT, MOST_WEIGHT):
         limits = f"from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
         raise UserError(f"{where}: weight of {key} must be a positive number, {limits}, not {shown(weight)}")
     return tuple(ids), float(weight), _text(section.get("name") or "")
@@ -222,7 +216,11 @@ def choose_head_config(
         raise UserError("give one of --head-config, --standard-grouping and --geometry-grouping, not several")
     if path:
         return HeadConfig.load(path).check_agrees(nc, heads, path)
-    if (standard or geometry) and heads in (0, DEFAULT_HEADS) and are_cocos(names):
+    if (
+        (standard or geometry)
+        and heads in (0, DEFAULT_HEADS)
+        and list(names) == read_yaml(SHIPPED["standard"])["names"]
+    ):
         return HeadConfig.load(SHIPPED["standard" if standard else "geometry"])
     if geometry:
         if from_boxes is None:
@@ -231,11 +229,6 @@ def choose_head_config(
             )
         return from_boxes(heads or min(DEFAULT_HEADS, nc))
     return HeadConfig.consecutive(nc, heads or min(DEFAULT_HEADS, nc)) if standard or heads else None
-
-
-def are_cocos(names: Sequence[str]) -> bool:
-    """Whether these are COCO's 80 classes in their order."""
-    return list(names) == read_yaml(SHIPPED["standard"])["names"]
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -272,10 +265,12 @@ class MultiHeadDetect(Detect):
         return x
 
     def predictions(self, raw: list[list[torch.Tensor]]) -> torch.Tensor:
-        rows = sum(m[0, ..., 0].numel() for m in raw[0])
-        pred = raw[0][0].new_zeros(raw[0][0].shape[0], rows * len(raw), 5 + self.nc)
-        for k, (levels, (first, last)) in enumerate(zip(raw, self.place_bounds)):
-            own = super().predictions([self.own_columns(m, k) for m in levels])
+        heads = [
+            super(MultiHeadDetect, self).predictions([self.own_columns(m, k) for m in raw[k]]) for k in range(len(raw))
+        ]
+        batch, rows = heads[0].shape[:2]
+        pred = heads[0].new_zeros(batch, rows * len(raw), 5 + self.nc)
+        for k, (own, (first, last)) in enumerate(zip(heads, self.place_bounds)):
             if own.shape[-1] == 6 and self.nc > 1:
                 own[..., 5] = 1.0
             pred[:, k * rows : (k + 1) * rows].index_copy_(2, self.places[first:last], own)

@@ -140,14 +140,14 @@ def difference(ours: Any, theirs: Any) -> float:
 def _loss_side(loss: Callable, p, targets, images) -> tuple[Any, float]:
     """(items, gradients) of a loss on copies of the predictions in full precision, and its seconds."""
     leaves = [m.detach().float().clone().requires_grad_() for m in p]
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     with torch.enable_grad(), torch.autocast(leaves[0].device.type, enabled=False):
-
-        def run():
-            total, items = loss(leaves, targets, *images)
-            total.backward()
-            return items
-
-        items, seconds = _timed(run)
+        synchronize()
+        start = time.perf_counter()
+        total, items = loss(leaves, targets, *images)
+        total.backward()
+        synchronize()
+        seconds = time.perf_counter() - start
     return (items, [m.grad for m in leaves]), seconds
 
 
@@ -164,15 +164,6 @@ def _first_batches(create: Callable, args, kwargs, count: int) -> list[tuple[Any
     if hasattr(loader, "close"):
         loader.close()
     return taken
-
-
-def _timed(work: Callable) -> tuple[Any, float]:
-    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    synchronize()
-    start = time.perf_counter()
-    result = work()
-    synchronize()
-    return result, time.perf_counter() - start
 
 
 def _set_random_state(state: tuple) -> None:

@@ -4,7 +4,6 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.overlay import repairs
@@ -91,8 +90,17 @@ def put_in(checkout: Checkout, settings: OverlaySettings) -> Patches:
         checkout.put_first()
         if settings.repairs:
             repairs.after_imports(checkout, patches)
-        put_in_loss(checkout.module("utils.loss"), settings, patches, check)
-        put_in_loader(checkout.module("utils.datasets"), settings, patches, check)
+        losses, datasets = checkout.module("utils.loss"), checkout.module("utils.datasets")
+        for name, ours in REPLACED.items():
+            if settings.loss and hasattr(losses, name):
+                patches.set(losses, name, check.loss(ours, getattr(losses, name), losses))
+        create = datasets.create_dataloader
+        if settings.fast_dataloader:
+            fast = fast_create_dataloader(settings.cache_images, settings.seed)
+            compared = check.loader(fast, create) if settings.seed is None else fast  # a seed changes the samples
+            patches.set(datasets, "create_dataloader", compared)
+        elif settings.loss:
+            patches.set(datasets, "create_dataloader", own_create_dataloader(create))
         if settings.metrics:
             metrics = checkout.module("utils.metrics")
             patches.set(checkout.module("utils.general"), "non_max_suppression", non_max_suppression)
@@ -119,19 +127,3 @@ def refuse_edited(checkout: Checkout, settings: OverlaySettings) -> None:
             f"{checkout.root} differs from upstream in {places}: add {keep} to keep its code, or --force to replace it "
             "(--check compares the two)"
         )
-
-
-def put_in_loss(module: ModuleType, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
-    for name, ours in REPLACED.items():
-        if settings.loss and hasattr(module, name):
-            patches.set(module, name, check.loss(ours, getattr(module, name), module))
-
-
-def put_in_loader(module: ModuleType, settings: OverlaySettings, patches: Patches, check: BatchComparison) -> None:
-    theirs = module.create_dataloader
-    if settings.fast_dataloader:
-        ours = fast_create_dataloader(settings.cache_images, settings.seed)
-        compared = check.loader(ours, theirs) if settings.seed is None else ours  # a seed gives other samples
-        patches.set(module, "create_dataloader", compared)
-    elif settings.loss:
-        patches.set(module, "create_dataloader", own_create_dataloader(theirs))

@@ -23,6 +23,8 @@ from yolov7fast.predictors.predictor import (
     Prediction,
     PredictOptions,
     Predictor,
+    Shapes,
+    Targets,
     WeightsFile,
     wanted_rows,
 )
@@ -77,9 +79,7 @@ class ExportedPredictor(Predictor):
             self._thresholds = wanted
 
     @torch.no_grad()
-    def __call__(
-        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
-    ) -> Prediction:
+    def __call__(self, images: torch.Tensor, shapes: Shapes = (), targets: Targets = None) -> Prediction:
         self._apply_options()
         height, width = images.shape[2:]
         if self.metadata.fixed_size not in (None, (height, width)):
@@ -164,19 +164,14 @@ def run_in_batches(session: RuntimeSession, inputs: Outputs, size: int | None) -
         part = {name: value[first : first + size] for name, value in inputs.items()}
         used = len(part["images"])
         full = {name: np.concatenate((v, np.zeros((size - used, *v.shape[1:]), v.dtype))) for name, v in part.items()}
-        parts.append(_without_padding(session.run(full), first, used))
+        outputs = session.run(full)
+        for name, value in outputs.items():
+            if name == "output" and value.ndim == 2 and value.shape[1] == 7:  # one row per detection
+                outputs[name] = value[value[:, 0] < used] + np.array([first, 0, 0, 0, 0, 0, 0], np.float32)
+            else:
+                outputs[name] = value[:used]
+        parts.append(outputs)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _without_padding(outputs: Outputs, first: int, count: int) -> dict[str, np.ndarray]:
-    """The outputs of the first `count` images of a part that starts at image `first` of the batch."""
-    result = {}
-    for name, value in outputs.items():
-        if value.ndim == 2 and value.shape[1] == 7 and name == "output":  # one row per detection
-            result[name] = value[value[:, 0] < count] + np.array([first, 0, 0, 0, 0, 0, 0], np.float32)
-        else:
-            result[name] = value[:count]
-    return result
 
 
 # --- decoding of outputs ----------------------------------------------------------------------------------------------

@@ -45,10 +45,13 @@ class PredictOptions:
     augment: bool = False  # test-time augmentation
     hybrid: bool = False  # add the labels to the candidates of NMS (auto-labelling)
     half: bool = True  # half precision on CUDA
+    bf16: bool = False  # of which kind: bfloat16, else float16
     trust_torchscript: bool = False  # run TorchScript files that were not exported on this machine
 
 
 DEFAULT = PredictOptions()
+Shapes = Sequence[Any]  # of a call, see `Predictor.__call__`
+Targets = torch.Tensor | None
 
 
 class Prediction(NamedTuple):
@@ -81,9 +84,7 @@ class Predictor(ABC):
     runs_ahead: bool = False  # whether `launch` returns before the device has finished (`NetworkPredictor`)
 
     @abstractmethod
-    def __call__(
-        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
-    ) -> Prediction:
+    def __call__(self, images: torch.Tensor, shapes: Shapes = (), targets: Targets = None) -> Prediction:
         """The detections of a batch.
 
         Args:
@@ -108,12 +109,10 @@ class NetworkPredictor(Predictor):
         self.runs_ahead = self.queue.runs_ahead
 
     @abstractmethod
-    def launch(self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None) -> Finish:
+    def launch(self, images: torch.Tensor, shapes: Shapes = (), targets: Targets = None) -> Finish:
         """Start a batch without a host sync. The arguments must not change until it is finished."""
 
-    def __call__(
-        self, images: torch.Tensor, shapes: Sequence[Any] = (), targets: torch.Tensor | None = None
-    ) -> Prediction:
+    def __call__(self, images: torch.Tensor, shapes: Shapes = (), targets: Targets = None) -> Prediction:
         return self.launch(images, shapes, targets)()
 
 

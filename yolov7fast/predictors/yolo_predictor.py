@@ -11,6 +11,7 @@ from torch import nn
 from yolov7fast.checkpoint.ensemble import ensemble_of, inference_network
 from yolov7fast.core.device import HostMark
 from yolov7fast.losses.yolo_loss import LOSS_NAMES
+from yolov7fast.nn.model import Model
 from yolov7fast.predictors.nms import non_max_suppression
 from yolov7fast.predictors.predictor import (
     DEFAULT,
@@ -63,7 +64,11 @@ class YoloPredictor(NetworkPredictor):
         options = self.options
         with self.queue.beside(end):
             clock = HostMark()
-            labels = self._label_rows(targets, shape) if options.hybrid and targets is not None else ()
+            labels = []
+            if options.hybrid and targets is not None:  # of each image (m, 5): class, xywh in pixels of the batch
+                (b, _, h, w), rows = shape, targets.to(self.device, self.dtype)
+                pixels = rows[:, 1:] * torch.tensor([1, w, h, w, h]).to(rows)
+                labels = [pixels[targets[:, 0].to(self.device) == i] for i in range(b)]
             detections = non_max_suppression(
                 output,
                 options.conf_thres,
@@ -76,12 +81,6 @@ class YoloPredictor(NetworkPredictor):
             detections = on_host(detections)
         return Prediction(detections, start.elapsed_time(end), clock.elapsed_time(HostMark()), losses)
 
-    def _label_rows(self, targets: torch.Tensor, shape: torch.Size) -> list[torch.Tensor]:
-        """The labels of each image, (m, 5): class, xywh in pixels of the batch."""
-        b, _, h, w = shape
-        rows = targets[:, 1:].to(self.device, self.dtype) * torch.tensor([1, w, h, w, h]).to(self.device, self.dtype)
-        return [rows[targets[:, 0].to(self.device) == i] for i in range(b)]
-
     def warm_up(self, img_size: int) -> None:
         if self.device.type == "cuda":
             with torch.no_grad():
@@ -92,25 +91,34 @@ def load_predictor(files: Sequence[WeightsFile], device: torch.device, options: 
     """The fused EMA network of a checkpoint, or an ensemble of several."""
     networks = [inference_network(file.content, file.path) for file in files]
     model = ensemble_of(networks, [file.path for file in files]).to(device)
-    predictor = YoloPredictor(model.half() if wants_half(model, options) else model, options)
+    dtype = half_dtype(model, options)
+    predictor = YoloPredictor(model if dtype is None else model.to(dtype), options)
     sizes = {stored_size(file.content) for file in files}
     predictor.img_size = sizes.pop() if len(sizes) == 1 else None
     return predictor
 
 
 def network_predictor(model: nn.Module, options: PredictOptions, loss: Callable | None = None) -> YoloPredictor:
-    """The predictor of a network in memory, as in training. In half precision it runs a copy of the network."""
-    return YoloPredictor(deepcopy(model).half() if wants_half(model, options) else model, options, loss)
+    """The predictor of a network in memory, as in training. In half precision it runs a fused, channels-last copy."""
+    dtype = half_dtype(model, options)
+    if dtype is not None:
+        model = deepcopy(model)
+        if isinstance(model, Model):
+            model.fuse(verbose=False)
+        model.to(dtype=dtype, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return YoloPredictor(model, options, loss)
 
 
-def wants_half(model: nn.Module, options: PredictOptions) -> bool:
-    """Whether to run in half precision: on CUDA only."""
+def half_dtype(model: nn.Module, options: PredictOptions) -> torch.dtype | None:
+    """The type of half precision in which to run, on CUDA only; None: that of the network."""
     parameter = next(model.parameters())
-    return options.half and parameter.device.type == "cuda" and parameter.dtype == torch.float32
+    if not options.half or parameter.device.type != "cuda" or parameter.dtype != torch.float32:
+        return None
+    return torch.bfloat16 if options.bf16 else torch.float16
 
 
 def _as_float32(outputs):
     """Raw outputs in any nesting of lists and tuples, with half-precision tensors converted to float32."""
     if isinstance(outputs, torch.Tensor):
-        return outputs.float() if outputs.dtype == torch.float16 else outputs
+        return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
     return type(outputs)(map(_as_float32, outputs)) if isinstance(outputs, list | tuple) else outputs

@@ -6,29 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from yolov7fast.reports import run_statistics as stats
 from yolov7fast.reports.advice import advice, cost_of_the_gain
 from yolov7fast.reports.charts import Chart, Line
 from yolov7fast.reports.html_page import Cell, ComparisonReport, ReportTable, Section
 from yolov7fast.reports.run_results import Run, number
-from yolov7fast.reports.run_statistics import (
-    LATE_EPOCHS,
-    at_epoch,
-    at_hours,
-    best,
-    cost,
-    differing_settings,
-    duration,
-    first,
-    hours_per_epoch,
-    hours_to,
-    iterations_per_second,
-    last,
-    late,
-    ratio,
-    settings,
-    weights_megabytes,
-    winner,
-)
 
 LABELS = {"map50": "mAP@.5", "map": "mAP@.5:.95", "precision": "precision", "recall": "recall"}
 # settings that are listed even if all runs agree
@@ -61,13 +43,7 @@ def build_report(runs: list[Run], rate: float | None) -> ComparisonReport:
 # --- tables and charts ------------------------------------------------------------------------------------------------
 
 
-def formatted(form: str, unit: str = "", before: str = "") -> Callable[[float], str]:
-    """A function that shows a number in this form, or "unknown"."""
-    return lambda value: f"{before}{value:{form}}{unit}" if math.isfinite(value) else "unknown"
-
-
-DECIMALS = formatted(".3f")  # decimals of accuracy, as printed by training
-DOLLARS, MEGABYTES = formatted(".2f", before="$"), formatted(".1f", " MB")
+DOLLARS, MEGABYTES = stats.formatted(".2f", before="$"), stats.formatted(".1f", " MB")
 
 
 class RunTable(ReportTable):
@@ -81,7 +57,7 @@ class RunTable(ReportTable):
         """A row with its best value marked, unless another prints the same; higher: whether higher is better, None:
         neither."""
         texts = [show(value) for value in values]
-        won = None if higher is None else winner(values, higher)
+        won = None if higher is None else stats.winner(values, higher)
         cells = [Cell(text, i == won and texts.count(text) == 1) for i, text in enumerate(texts)]
         self.add_text(label, cells, _change(values) if self.with_change else "")
 
@@ -91,7 +67,7 @@ class RunTable(ReportTable):
 
 def _change(values: list[float]) -> str:
     """The last run relative to the first, in per cent, or as a factor of 2x and more."""
-    factor = ratio(values[-1], values[0])
+    factor = stats.ratio(values[-1], values[0])
     if not math.isfinite(factor) or factor == 1:
         return "" if factor != 1 else "equal"
     return f"{factor:.2f}x" if factor >= 2 or factor <= 0.5 else f"{(factor - 1) * 100:+.1f}%"
@@ -122,14 +98,17 @@ def metric(name: str) -> Callable[[Run], np.ndarray]:
 
 def summary(runs: list[Run], rate: float | None) -> Section:
     table = RunTable(runs, with_change=True)
-    final, tops = {name: [last(run.metrics[name]) for run in runs] for name in LABELS}, [best(r, "map") for r in runs]
+    final, tops = (
+        {name: [stats.last(run.metrics[name]) for run in runs] for name in LABELS},
+        [stats.best(r, "map") for r in runs],
+    )
     for name, label in LABELS.items():
-        table.add(f"final {label}", final[name], DECIMALS, True)
-    table.add("best mAP@.5:.95", [top.value for top in tops], DECIMALS, True)
+        table.add(f"final {label}", final[name], stats.DECIMALS, True)
+    table.add("best mAP@.5:.95", [top.value for top in tops], stats.DECIMALS, True)
     table.add_text("at epoch, from 0", [str(top.epoch) if top.epoch >= 0 else "unknown" for top in tops])
     table.add_text("epochs done", [f"{len(run.epoch)} of {run.planned}" for run in runs])
     add_time_and_cost(table, runs, rate)
-    table.add("weights file", [weights_megabytes(run) for run in runs], MEGABYTES, False)
+    table.add("weights file", [stats.weights_megabytes(run) for run in runs], MEGABYTES, False)
     blocks: list = [*cost_of_the_gain(runs, rate), table]
     if len(runs) > 1:
         blocks.append("Bold: the winner of the row.")
@@ -139,17 +118,17 @@ def summary(runs: list[Run], rate: float | None) -> Section:
 
 
 def add_time_and_cost(table: RunTable, runs: list[Run], rate: float | None) -> None:
-    per_hour = [ratio(last(run.metrics["map"]), run.total_hours) for run in runs]
-    table.add("total time", [run.total_hours for run in runs], duration, False)
+    per_hour = [stats.ratio(stats.last(run.metrics["map"]), run.total_hours) for run in runs]
+    table.add("total time", [run.total_hours for run in runs], stats.duration, False)
     if rate is not None:
-        table.add(f"cost at ${rate:g} an hour", [cost(run, rate) for run in runs], DOLLARS, False)
-    table.add("mAP@.5:.95 per hour", per_hour, DECIMALS, True)
+        table.add(f"cost at ${rate:g} an hour", [stats.cost(run, rate) for run in runs], DOLLARS, False)
+    table.add("mAP@.5:.95 per hour", per_hour, stats.DECIMALS, True)
 
 
 def settings_section(runs: list[Run]) -> Section:
-    differing, common = differing_settings(runs), settings(runs[0])
+    differing, common = stats.differing_settings(runs), stats.settings(runs[0])
     blocks: list = []
-    if len(runs) > 1 and not any(settings(run) for run in runs):
+    if len(runs) > 1 and not any(stats.settings(run) for run in runs):
         blocks.append("No run has an `opt.yaml` or `hyp.yaml`: settings unknown.")
     elif differing:
         rows = [[f"`{key}`", *map(_setting, values)] for key, values in differing.items()]
@@ -168,17 +147,17 @@ def _setting(value: Any) -> str:
 
 
 def losses(runs: list[Run]) -> Section:
-    table, show = RunTable(runs, "training loss"), formatted(".4f")
+    table, show = RunTable(runs, "training loss"), stats.formatted(".4f")
     blocks: list = [table]
     for key in ("loss_ota", "assigner", "assigner_schedule"):
-        if len({repr(settings(run).get(key) or 0) for run in runs}) > 1:
+        if len({repr(stats.settings(run).get(key) or 0) for run in runs}) > 1:
             blocks.insert(0, f"The runs use different losses (`{key}`): compare shapes, not levels.")
             break
     wanted: list = []
     for part in dict.fromkeys(part for run in runs for part in run.losses):
         curves = [run.losses.get(part, np.array([])) for run in runs]
-        table.add(f"{part}, first epoch", [first(curve) for curve in curves], show)
-        table.add(f"{part}, last epoch", [last(curve) for curve in curves], show)
+        table.add(f"{part}, first epoch", [stats.first(curve) for curve in curves], show)
+        table.add(f"{part}, last epoch", [stats.last(curve) for curve in curves], show)
         title = "Total training loss" if part == "total" else f"Training loss: {part}"
         wanted.append((title, lambda run, p=part: run.losses.get(p)))
     for part in dict.fromkeys(part for run in runs for part in run.val_losses):
@@ -190,9 +169,9 @@ def accuracy(runs: list[Run]) -> Section:
     table, shared = RunTable(runs, "at the same epoch", with_change=True), min(int(run.epoch[-1]) for run in runs)
     for name in ("map50", "map", "recall"):
         for epoch in sorted({min(round((shared + 1) * f), shared) for f in (0.1, 0.25, 0.5, 0.75, 1.0)}):
-            values = [at_epoch(run, name, epoch) for run in runs]
+            values = [stats.at_epoch(run, name, epoch) for run in runs]
             if any(map(math.isfinite, values)):
-                table.add(f"{LABELS[name]}, epoch {epoch}", values, DECIMALS, True)
+                table.add(f"{LABELS[name]}, epoch {epoch}", values, stats.DECIMALS, True)
     drawn = charts(runs, *((label, metric(name)) for name, label in LABELS.items()))
     return Section("Accuracy and recall", [table if table.rows else "No run was validated.", drawn])
 
@@ -202,18 +181,18 @@ def stability(runs: list[Run]) -> Section:
     curves = {LABELS[name]: [run.metrics[name] for run in runs] for name in ("map50", "map", "recall")}
     curves["total loss"] = [run.losses.get("total", np.array([])) for run in runs]
     for label, values in curves.items():
-        windows = [late(run, curve) for run, curve in zip(runs, values, strict=True)]
+        windows = [stats.late(run, curve) for run, curve in zip(runs, values, strict=True)]
         if not any(window.count for window in windows):
             continue
-        show = formatted(".4f") if label == "total loss" else DECIMALS
+        show = stats.formatted(".4f") if label == "total loss" else stats.DECIMALS
         table.add(f"{label}: mean", [window.mean for window in windows], show)
-        table.add(f"{label}: std", [window.std for window in windows], formatted(".4f"))
+        table.add(f"{label}: std", [window.std for window in windows], stats.formatted(".4f"))
         table.add_text(f"{label}: range", [f"{show(window.low)} to {show(window.high)}" for window in windows])
-        table.add(f"{label}: trend per epoch", [window.slope for window in windows], formatted("+.5f"))
-        table.add(f"{label}: scatter around it", [window.scatter for window in windows], formatted(".5f"), False)
+        table.add(f"{label}: trend per epoch", [window.slope for window in windows], stats.formatted("+.5f"))
+        table.add(f"{label}: scatter around it", [window.scatter for window in windows], stats.formatted(".5f"), False)
     text = (
-        f"The last {LATE_EPOCHS} measured epochs of each run. A trend means that the run was still changing; little "
-        "scatter means that it was stable."
+        f"The last {stats.LATE_EPOCHS} measured epochs of each run. A trend means that the run was still changing; "
+        "little scatter means that it was stable."
     )
     return Section("Stability over the last ten epochs", [text, table])
 
@@ -225,9 +204,9 @@ def stage_times(runs: list[Run]) -> Section:
         for stage in dict.fromkeys(stage for run in profiled for stage in run.profile["stages"]):
             table.add_text(stage, [_stage(run.profile["stages"].get(stage)) for run in profiled])
         for key, label, show, higher in (
-            ("total_ms", "total", formatted(".1f", " ms"), False),
-            ("images_per_s", "images per second", formatted(".0f"), True),
-            ("gpu_busy", "GPU busy", formatted(".1%"), True),
+            ("total_ms", "total", stats.formatted(".1f", " ms"), False),
+            ("images_per_s", "images per second", stats.formatted(".0f"), True),
+            ("gpu_busy", "GPU busy", stats.formatted(".1%"), True),
         ):
             table.add(label, [number(run.profile.get(key)) for run in profiled], show, higher)
         blocks.append(table)
@@ -247,27 +226,27 @@ def _stage(stage: dict[str, float] | None) -> str:
 
 def time_and_cost(runs: list[Run], rate: float | None) -> Section:
     table = RunTable(runs, with_change=True)
-    table.add("time an epoch", [hours_per_epoch(run) for run in runs], duration, False)
-    table.add("iterations per second", [iterations_per_second(run) for run in runs], formatted(".2f"), True)
+    table.add("time an epoch", [stats.hours_per_epoch(run) for run in runs], stats.duration, False)
+    table.add("iterations per second", [stats.iterations_per_second(run) for run in runs], stats.formatted(".2f"), True)
     add_time_and_cost(table, runs, rate)
     if rate is not None:
-        per_point = [ratio(cost(run, rate), last(run.metrics["map"]) * 100) for run in runs]
-        table.add("cost per 0.01 mAP@.5:.95", per_point, DECIMALS, False)
+        per_point = [stats.ratio(stats.cost(run, rate), stats.last(run.metrics["map"]) * 100) for run in runs]
+        table.add("cost per 0.01 mAP@.5:.95", per_point, stats.DECIMALS, False)
     waits = [_over_epochs(run, "data_wait_share", np.nanmean) for run in runs]
     memory = [_over_epochs(run, "memory_gb", np.nanmax) for run in runs]
     if any(map(math.isfinite, waits)):
-        table.add("time waiting for data", waits, formatted(".1%"), False)
+        table.add("time waiting for data", waits, stats.formatted(".1%"), False)
     if any(value > 0 for value in memory):
-        table.add("GPU memory, peak", memory, formatted(".2f", " GB"), False)
+        table.add("GPU memory, peak", memory, stats.formatted(".2f", " GB"), False)
     table.add_text("time taken from", [run.time_source for run in runs])
-    blocks: list = [table, charts(runs, ("Minutes an epoch", _measured_minutes))]
+    measured = [run for run in runs if run.time_source == "results.csv"]
+    blocks: list = [
+        table,
+        charts(measured, ("Minutes an epoch", lambda run: None if run.seconds is None else run.seconds / 60)),
+    ]
     if rate is None:
         blocks.append("Give `--rate` (money per hour of the machine) to see costs.")
     return Section("Time and cost", blocks)
-
-
-def _measured_minutes(run: Run) -> np.ndarray | None:
-    return run.seconds / 60 if run.seconds is not None and run.time_source == "results.csv" else None
 
 
 def _over_epochs(run: Run, name: str, by: Callable) -> float:
@@ -280,13 +259,17 @@ def equal_time(runs: list[Run]) -> Section:
         return Section("Equal time", ["Needs at least two runs whose time is known."])
     table, shortest = RunTable(timed), min(run.total_hours for run in timed)
     for part in (0.25, 0.5, 1.0):
-        points = [at_hours(run, "map", shortest * part) for run in timed]
-        won = winner([point.value for point in points], True)
-        texts = [f"{DECIMALS(p.value)} (epoch {p.epoch})" if p.epoch >= 0 else "no epoch yet" for p in points]
-        table.add_text(f"after {duration(shortest * part)}", [Cell(text, i == won) for i, text in enumerate(texts)])
-    target = min(best(run, "map").value for run in timed)
+        points = [stats.at_hours(run, "map", shortest * part) for run in timed]
+        won = stats.winner([point.value for point in points], True)
+        texts = [f"{stats.DECIMALS(p.value)} (epoch {p.epoch})" if p.epoch >= 0 else "no epoch yet" for p in points]
+        table.add_text(
+            f"after {stats.duration(shortest * part)}", [Cell(text, i == won) for i, text in enumerate(texts)]
+        )
+    target = min(stats.best(run, "map").value for run in timed)
     if math.isfinite(target):
-        table.add(f"time to reach {target:.3f}", [hours_to(run, "map", target) for run in timed], duration, False)
+        table.add(
+            f"time to reach {target:.3f}", [stats.hours_to(run, "map", target) for run in timed], stats.duration, False
+        )
     text = (
         "mAP@.5:.95 that each run had reached after the same time, up to the length of the shortest run; then the time "
     )

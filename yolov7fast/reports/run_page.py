@@ -60,13 +60,6 @@ def thumbnail(path: str, modified: int, side: int) -> str:
     return data_url(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
 
 
-def heat_map(matrix: np.ndarray) -> str:
-    """A matrix of 0 to 1 as an image of one pixel a cell: white to blue."""
-    light, dark = np.array([255, 255, 255]), np.array([120, 60, 0])  # BGR
-    pixels = light + matrix[..., None].clip(0, 1) ** 0.5 * (dark - light)
-    return data_url(pixels.astype(np.uint8), "png")
-
-
 def run_page(folder: Path, state: Mapping[str, Any]) -> str:
     """The page; the image budget is reduced until the page is within its limit."""
     values = page_values(folder, state)
@@ -81,6 +74,9 @@ def run_page(folder: Path, state: Mapping[str, Any]) -> str:
 def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the template without images."""
     found = state.get("validation") or {}
+    curves = found.get("curves") or {}
+    lines = [Line(f"{name[:40]}, AP {ap50:.3f}", curves["x"], values) for name, ap50, values in curves.get("lines", [])]
+    pr_curves = Chart("Precision over recall, IoU 0.5", "recall", lines, low=0.0, high=1.0, ends=False)
     try:
         run = read_run(folder)
     except UserError:
@@ -96,7 +92,7 @@ def page_values(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         "hyp": run.hyp if run else {},
         "charts": _charts(run) if run else [],
         "found": found,
-        "curves": _precision_recall(found.get("curves") or {}),
+        "curves": pr_curves,
         "matrix": _matrix(found),
         "times": _times(run, state) if run else {},
         "warnings": state.get("warnings") or [],
@@ -195,12 +191,6 @@ def _charts(run: Run) -> list[tuple[str, list[Chart]]]:
     return [(heading, shown) for heading, charts in groups if (shown := [c for c in charts if c])]
 
 
-def _precision_recall(curves: Mapping[str, Any]) -> Chart | None:
-    lines = [Line(f"{name[:40]}, AP {ap50:.3f}", curves["x"], values) for name, ap50, values in curves.get("lines", [])]
-    chart = Chart("Precision over recall, IoU 0.5", "recall", lines, low=0.0, high=1.0, ends=False)
-    return chart if chart else None
-
-
 # --- confusion matrix -------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +213,9 @@ def _matrix(found: Mapping[str, Any]) -> dict[str, Any]:
         ]
         return nothing | {"true": true, "rows": rows}
     wrong = [(predicted[r], true[c], n, float(fractions[r, c])) for r, c, n in cells if r != c][:MAX_CONFUSIONS]
-    return nothing | {"image": heat_map(fractions), "wrong": wrong, "side": nc + 1}
+    light, dark = np.array([255, 255, 255]), np.array([120, 60, 0])  # BGR; an image of one pixel a cell
+    pixels = light + fractions[..., None].clip(0, 1) ** 0.5 * (dark - light)
+    return nothing | {"image": data_url(pixels.astype(np.uint8), "png"), "wrong": wrong, "side": nc + 1}
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Numbers derived from runs: final and best values, stability, cost, equal-time values, differing settings."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,3 +157,11 @@ def duration(hours: float) -> str:
     if not math.isfinite(hours):
         return "unknown"
     return f"{hours:.2f} h" if hours >= 1 else f"{hours * 60:.1f} min" if hours * 60 >= 1 else f"{hours * 3600:.1f} s"
+
+
+def formatted(form: str, unit: str = "", before: str = "") -> Callable[[float], str]:
+    """A function that shows a number in this form, or "unknown"."""
+    return lambda value: f"{before}{value:{form}}{unit}" if math.isfinite(value) else "unknown"
+
+
+DECIMALS = formatted(".3f")  # decimals of accuracy, as printed by training

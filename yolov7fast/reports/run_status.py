@@ -1,6 +1,8 @@
-"""How far runs are, in one line each, from the files in their folders: local ones, and those that --mirror copied to.
+"""The progress of runs, in one line each, from the files in their folders: local ones, and those that --mirror copied
+to.
 
-`page.json` in a run's folder is the one state that a run writes about itself; its page and `yolov7fast status` read it.
+`page.json` in a run's folder is the only state that a run writes about itself; its page and `yolov7fast status` read
+it.
 """
 
 import json
@@ -24,16 +26,16 @@ from yolov7fast.reports.run_statistics import best, duration, last
 STATE = "page.json"  # in a run's folder
 MIRROR_FOLDER, MANIFEST = ".mirror", "mirror.json"  # in a run's folder; at the destination of --mirror
 VERIFIED = "verified"  # in MIRROR_FOLDER: the last copy that was verified
-LOST, LOST_SECONDS = "lost", 1800  # a run that should be running, but has not written its state for so long
+LOST, LOST_SECONDS = "lost", 1800  # a run that should be running, but has not written its state for this time
 HOLDER = re.compile(r"process (\d+) on (\S+),")
 
 
 def runs_below(paths: Iterable[str | os.PathLike]) -> list[Path]:
-    """The folders of runs among these and below them, the one that was written last first."""
+    """The folders of runs among these and below them, newest first."""
     found: dict[Path, float] = {}
     for path in map(Path, paths):
         if not path.is_dir():
-            raise UserError(f"{path} is no folder: give the folder of a run, or one that holds runs")
+            raise UserError(f"{path} is not a folder: give the folder of a run, or one that holds runs")
         for folder, folders, files in os.walk(path):
             folders[:] = [name for name in folders if not name.startswith(".")]
             times = [(Path(folder) / name).stat().st_mtime for name in (STATE, "results.txt") if name in files]
@@ -42,7 +44,7 @@ def runs_below(paths: Iterable[str | os.PathLike]) -> list[Path]:
 
 
 def run_status(folder: Path, rate: float | None = None) -> dict[str, Any]:
-    """What is known of a run; None: unknown. rate: price per hour, in place of the one the run was started with."""
+    """The status of a run; None: unknown. rate: price per hour, instead of the one the run was started with."""
     try:
         return _status(folder, rate)
     except (TypeError, ValueError, AttributeError, KeyError):  # the folder may come from anywhere
@@ -54,7 +56,7 @@ def _status(folder: Path, rate: float | None) -> dict[str, Any]:
     try:
         run = read_run(folder)
     except UserError:
-        run = None  # not one epoch is done
+        run = None  # no epoch is complete
     shown = progress_values(state.get("progress") or {}, run)
     seconds = float(shown.get("epoch_seconds") or 0.0) if shown.get("batch") else 0.0
     waited = float(shown.get("waited") or 0.0) / seconds if seconds else math.nan
@@ -88,7 +90,7 @@ def _status(folder: Path, rate: float | None) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where the file cannot be read, or where its numbers are of other kinds."""
+    """A JSON object; empty if the file cannot be read, or if its numbers have wrong types."""
     try:
         found = json.loads(path.read_bytes()[:MOST_BYTES])
     except (OSError, ValueError):
@@ -97,7 +99,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _state(folder: Path, progress: Mapping[str, Any]) -> str:
-    """As the run says; `lost` where it says that it is running, but its process is gone."""
+    """The state in the file; `lost` if it is `running` but its process has ended."""
     if not progress["running"]:
         return progress["status"] or "unknown"
     try:
@@ -131,7 +133,7 @@ COLUMNS = {
 
 
 def status_table(rows: list[dict[str, Any]]) -> str:
-    """A line for each run, below headings; columns of which nothing is known are left out."""
+    """A line for each run, below headings; columns without any value are left out."""
     known = [{**row, "epoch": None if row["epoch"] is None else f"{row['epoch']}/{row['epochs']}"} for row in rows]
     shown = [name for name in COLUMNS if any(row[name] is not None for row in known)]
     lines = [[COLUMNS[name][0] for name in shown]]

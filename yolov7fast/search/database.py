@@ -16,20 +16,20 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import TPESampler
-from optuna.storages import RDBStorage, fail_stale_trials
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from yolov7fast.core.errors import UserError, one_line
 from yolov7fast.reports.trial_ranking import FAILED, FINAL_STATUSES, RUNNING, TrialRun
 
-# in a shared database: a trial without heartbeat is retried after GRACE_SECONDS
-HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300
+HEARTBEAT_SECONDS, GRACE_SECONDS = 30, 300  # in a shared database; a trial without heartbeat is then retried
 DRIVERS = ("sqlalchemy", "sqlite3", "optuna.exceptions")  # modules of exceptions that concern a database
-# attributes of a trial; RUN: with the index of a seed; RETRIED: number of the first trial of the same setting
-SETTINGS, NUMBER, RUN, RETRIED = "settings", "setting", "run ", "retried"
-REDUCTION = 3  # of successive halving: one of this many trials continues at each rung
+SETTINGS, NUMBER, RUN = "settings", "setting", "run "  # attributes of a trial; RUN: with the index of a seed
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    RETRY = RetryHeartbeatStaleTrialCallback()  # enqueues the setting of a trial again, with the results that it has
 
 
 class KeyedSampler(TPESampler):
@@ -47,7 +47,7 @@ class KeyedSampler(TPESampler):
 def make_pruner(name: str, first: int) -> BasePruner:
     """Optuna's pruner of that name; first: epochs before it first judges a trial."""
     if name == "asha":
-        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=REDUCTION)
+        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=3)  # the best third continues
     return MedianPruner(n_startup_trials=3, n_warmup_steps=first) if name == "median" else NopPruner()
 
 
@@ -71,7 +71,7 @@ def open_study(url: str, name: str, plan: Mapping[str, Any], is_shared: bool, **
         options = {"engine_kwargs": {"connect_args": {"timeout": 60}}}
     if is_shared:
         options |= {"heartbeat_interval": HEARTBEAT_SECONDS, "grace_period": GRACE_SECONDS}
-        options["heartbeat_stale_trial_callback"] = retry
+        options["heartbeat_stale_trial_callback"] = RETRY
     with failures_named(url, "cannot be opened", kinds=("",)), warnings.catch_warnings():  # any driver's own classes
         warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
         parts |= {"storage": RDBStorage(url, **options), "study_name": name, "direction": "maximize"}
@@ -84,13 +84,6 @@ def open_study(url: str, name: str, plan: Mapping[str, Any], is_shared: bool, **
             raise UserError(f"the study '{name}' in {url} {began}")
         fail_stale_trials(study)  # has no effect without heartbeats
     return study
-
-
-def retry(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Enqueue the setting of a trial again, with the results of the seeds that it has."""
-    attributes = {RETRIED: trial.number, **trial.user_attrs}
-    values = {"params": trial.params, "distributions": trial.distributions}
-    study.add_trial(optuna.create_trial(state=TrialState.WAITING, user_attrs=attributes, **values))
 
 
 def suggest(trial: Trial, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
@@ -117,7 +110,7 @@ class SettingTable:
         settings: list[int] = []  # by number of the trial
         trials = self.study.get_trials(deepcopy=False)
         for trial in trials:
-            first = trial.user_attrs.get(RETRIED)
+            first = trial.system_attrs.get("failed_trial")  # set by Optuna's callback
             settings.append(max(settings, default=0) + 1 if first is None else settings[first])
         return list(zip(settings, trials))
 
@@ -135,7 +128,7 @@ class SettingTable:
             is_left = trial.state == TrialState.RUNNING and not is_shared
             is_stopped = trial.state == TrialState.FAIL and self.is_open(setting, trial)
             if (is_left or is_stopped) and current[setting].number == trial.number:
-                retry(self.study, trial)
+                RETRY(self.study, trial)
             if is_left:
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
@@ -156,9 +149,6 @@ class SettingTable:
         except (TypeError, ValueError) as error:
             text = f"the study in {self.url} is damaged in trial {trial.number}: {one_line(error, 100)}"
             raise UserError(text) from None
-
-    def save(self, trial: Trial, run: TrialRun) -> None:
-        trial.set_user_attr(f"{RUN}{self.seeds.index(run.seed)}", run.record)
 
     def started_runs(self) -> list[TrialRun]:
         """Trainings that have a result, also those of other machines, by id."""

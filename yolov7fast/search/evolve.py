@@ -6,7 +6,7 @@ matched by name; entries that are not genes, such as `loss_ota`, keep the value 
 
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,8 @@ from yolov7fast.training.config import YoloTrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.family import Family, summary_columns
 from yolov7fast.training.train import run_training
-from yolov7fast.training.trainer import Outcome
 
-GENERATIONS = 300
-PARENTS = 5
+GENERATIONS, PARENTS = 300, 5
 SIGMA, MUTATED_FRACTION = 0.2, 0.8
 STATE = "evolve.txt"
 RESULT_COLUMNS = summary_columns((*LOSS_NAMES, "total"))  # before the hyper-parameters
@@ -94,47 +92,29 @@ def bucket_copy(bucket: str, file: Path, upload: bool) -> None:
     subprocess.run(["gsutil", "-q", "cp", *pair], check=upload)  # a new bucket has nothing to fetch
 
 
-def evolve(
-    hyp: Mapping[str, Any],
-    run_dir: Path,
-    train: Callable[[dict[str, Any]], Outcome],
-    bucket: str = "",
-    generations: int = GENERATIONS,
-) -> int:
-    """Train `generations` times and keep the table of the results in `run_dir`; returns the exit code.
+def evolve(config: YoloTrainConfig, family: type[Family], world: World, generations: int = GENERATIONS) -> int:
+    """--evolve: train with a mutated set in each generation and keep the table of results; returns the exit code.
 
-    Args:
-        hyp: the complete set to begin with.
-        train: one training with a mutated set; it writes no checkpoints.
-        bucket: storage bucket with a copy of evolve.txt; empty: none.
+    A generation is a training without checkpoints, which validates after its last epoch only.
     """
+    if world.is_distributed:
+        raise UserError("--evolve runs in one process: start it without torchrun")
+    generation = replace(config, name="evolve", exist_ok=True, notest=True, nosave=True, keep_files=False)
+    hyp = hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner)  # stored in the set
+    run_dir = Path(config.project) / "evolve"
     file, names, random = run_dir / STATE, genes(hyp), np.random.default_rng()
-    for generation in range(generations):
-        bucket_copy(bucket, file, upload=False)
+    for number in range(1, generations + 1):
+        bucket_copy(config.bucket, file, upload=False)
         history = read_history(file, names)
-        child = hyper.check_hyp(mutate(hyp, history, random), f"generation {generation}")
-        outcome = train(child)
+        child = hyper.check_hyp(mutate(hyp, history, random), f"generation {number}")
+        outcome = run_training(replace(generation, hyp=child), family, world)
         if outcome.interrupted:
-            print(f"stopped in generation {generation + 1} of {generations}; resume with the same command:", end=" ")
+            print(f"stopped in generation {number} of {generations}; resume with the same command:", end=" ")
             print(f"it continues from {file}, which has {counted(len(history), 'training')}")
             return outcome.interrupted
         row = np.array([*(outcome.metrics.get(name, 0.0) for name in RESULT_COLUMNS), *(child[name] for name in names)])
         write_history(np.vstack([history, row]), hyp, run_dir)
-        bucket_copy(bucket, file, upload=True)
-        print(f"generation {generation + 1}/{generations}: fitness {fitness(row[None])[0]:.4g}; best in {run_dir}")
-    best = run_dir / "hyp_evolved.yaml"
-    print(f"The best hyper-parameters: --hyp {best} (all trainings: {file}, {run_dir}/evolve.png)")
+        bucket_copy(config.bucket, file, upload=True)
+        print(f"generation {number}/{generations}: fitness {fitness(row[None])[0]:.4g}; best in {run_dir}")
+    print(f"The best hyper-parameters: --hyp {run_dir}/hyp_evolved.yaml (all trainings: {file}, {run_dir}/evolve.png)")
     return 0
-
-
-def evolve_with_trainings(config: YoloTrainConfig, family: type[Family], world: World) -> int:
-    """--evolve: each generation is a training without checkpoints, which validates after its last epoch only."""
-    if world.is_distributed:
-        raise UserError("--evolve runs in one process: start it without torchrun")
-    generation = replace(config, name="evolve", exist_ok=True, notest=True, nosave=True, keep_files=False)
-
-    def train(child: dict[str, Any]) -> Outcome:
-        return run_training(replace(generation, hyp=child), family, world)
-
-    hyp = hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner)  # stored in the set
-    return evolve(hyp, Path(config.project) / "evolve", train, config.bucket)

@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
@@ -23,49 +23,28 @@ from tqdm import tqdm
 
 from yolov7fast.cli.run_file import read_yaml_chain
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.atomic import as_user_error, write_atomically
 from yolov7fast.core.files.locks import exclusive
 from yolov7fast.core.files.settings_files import read_json
 from yolov7fast.core.process import child
 from yolov7fast.core.process.signals import ASKING, StopRequest
 from yolov7fast.core.programs import program
 from yolov7fast.core.text import counted
-from yolov7fast.reports.trial_ranking import (
-    COMPLETED,
-    FAILED,
-    FINAL_STATUSES,
-    INTERRUPTED,
-    PRUNED,
-    RUNNING,
-    CurvePoint,
-    TrialRun,
-    aligned,
-    best_settings,
-    rank,
-    ranking,
-    read_curve,
-    verdict,
-)
+from yolov7fast.reports import trial_ranking
+from yolov7fast.reports.trial_ranking import COMPLETED, FAILED, FINAL_STATUSES, INTERRUPTED, PRUNED, RUNNING, TrialRun
 from yolov7fast.search import database
 from yolov7fast.search import trial_options as options
 from yolov7fast.search.trial_options import FILE, REMEDY, STORED_FLAGS
 from yolov7fast.search.trial_training import Budget, Space, TrialTraining, read_space, read_trials, training_for
 
-LOCK, DATABASE, VERSION = ".lock", "study.db", 6
+LOCK, DATABASE, VERSION = ".lock", "study.db", 7
 FIELD_TYPES = {"options": dict, "base": dict, "space": dict, "trials": list, "files": dict, "timestamp": str}
 MIN_VALIDATIONS = 3  # minimum number of validations of a trial that may be pruned
 SHARED = ("repeat", "budget_epochs", "budget_subset", "budget_size")  # options that must be equal on all machines
 
 
-def run_trials(opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None) -> int:
-    """Check the options, then run the trials; returns the exit code."""
-    return started_trials(opt, make_training)[0]
-
-
-def started_trials(
-    opt: Namespace, make_training: Callable[[str, Budget], TrialTraining] | None = None
-) -> tuple[int, list[TrialRun]]:
-    """The exit code, and all trainings that were started."""
+def run_trials(opt: Namespace) -> tuple[int, list[TrialRun]]:
+    """Check the options, then run the trials; returns the exit code and all trainings that have begun."""
     folder, began = Path(opt.output_dir), time.monotonic()
     stored = read_plan(folder) if opt.resume else None
     if stored:
@@ -73,16 +52,14 @@ def started_trials(
     options.check(opt)
     prunes = bool(opt.early_stop_threshold) or (opt.search and opt.pruner != "none")
     budget = Budget(opt.budget_epochs, opt.budget_subset, opt.budget_size, MIN_VALIDATIONS if prunes else 0)
-    training = (make_training or training_for(opt.base_config))(opt.base_config, budget)
+    training = training_for(opt.base_config)(opt.base_config, budget)
     space = read_space(opt.search, training) if opt.search else {}
     plan = make_plan(opt, training, space)
     if stored:
         check_unchanged(stored, plan, opt)
         plan["timestamp"] = stored["timestamp"]
-    try:
+    with as_user_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(f"--output-dir {folder}: this, or a folder above it, is a file; choose a folder") from None
     training.prepare()
     with exclusive(folder / LOCK, f"waiting for another run_trials.py that works in {folder}"):
         if not stored and (folder / FILE).exists():
@@ -166,7 +143,7 @@ class TrialRunner:
             self.devices.put(device)
         self.active: dict[int, TrialRun] = {}  # trainings of this process by id, also ended ones
         self.stop, self.writing = StopRequest(self.end_at_once), threading.Lock()
-        self.fault, self.lost = "", ""  # why trainings are killed: the setting that another machine has taken over
+        self.fault = ""  # why trainings are killed
 
     @property
     def stopping(self) -> str:
@@ -190,9 +167,9 @@ class TrialRunner:
             except KeyboardInterrupt:  # the second Ctrl-C
                 pass
             except ValueError as error:  # Optuna cannot end a trial that another machine has taken over
-                if not self.lost:
+                if not self.is_shared:
                     raise
-                raise UserError(f"{self.lost}; continue with the others by --resume") from error
+                raise UserError(f"another machine has taken over a trial ({error}); continue by --resume") from error
         return self.report()
 
     def end_at_once(self) -> None:
@@ -225,9 +202,6 @@ class TrialRunner:
             return self.train_setting(trial, device)
         except (NoResult, optuna.TrialPruned):
             raise
-        except optuna.exceptions.UpdateFinishedTrialError:  # this machine has sent no heartbeat for too long
-            self.fault = self.lost = f"another machine has taken over setting {trial.user_attrs.get(database.NUMBER)}"
-            raise
         except BaseException:
             self.fault = self.fault or "another trial failed"
             raise
@@ -245,7 +219,7 @@ class TrialRunner:
                 run.status, run.reason = FAILED, fault
             elif run.status not in FINAL_STATUSES:
                 self.train(trial, run, device)
-            self.trials.save(trial, run)
+            trial.set_user_attr(f"{database.RUN}{self.trials.seeds.index(run.seed)}", run.record)
             with self.writing:  # so that no older table replaces a newer one
                 write_csv(self.table, self.trials.started_runs(), self.training)
             if run.status == INTERRUPTED:
@@ -305,14 +279,14 @@ class TrialRunner:
 
     def read_epochs(self, trial: Trial, run: TrialRun) -> None:
         """Judge each new epoch once, in order; epochs after pruning are ignored."""
-        for point in read_curve(self.folder / run.name):
+        for point in trial_ranking.read_curve(self.folder / run.name):
             if point.epoch >= run.epochs and run.status != PRUNED:
                 run.curve.append(point)
                 self.bar.update()
                 if reason := self.reason_to_prune(trial, run, point):
                     run.status, run.reason = PRUNED, reason
 
-    def reason_to_prune(self, trial: Trial, run: TrialRun, point: CurvePoint) -> str:
+    def reason_to_prune(self, trial: Trial, run: TrialRun, point: trial_ranking.CurvePoint) -> str:
         """Why a training is pruned after this epoch, or ''."""
         step, epochs = point.epoch + 1, self.training.epochs(run.params)
         if point.map is None or step >= epochs:
@@ -378,13 +352,16 @@ def write_csv(path: Path, runs: Sequence[TrialRun], training: TrialTraining) -> 
 
 def write_results(table: Path, runs: Sequence[TrialRun], training: TrialTraining) -> None:
     """Write and print the ranking, its noise, and the command of a full run with the best settings."""
-    ranked, text = rank(runs), table.with_name(table.name.replace("trials_", "ranking_")).with_suffix(".txt")
-    cells = ranking(ranked, setting_columns([place.run for place in ranked], training))
-    summary = "\n\n".join(filter(None, [aligned(cells), verdict(ranked)]))
+    ranked, text = (
+        trial_ranking.rank(runs),
+        table.with_name(table.name.replace("trials_", "ranking_")).with_suffix(".txt"),
+    )
+    cells = trial_ranking.ranking(ranked, setting_columns([place.run for place in ranked], training))
+    summary = "\n\n".join(filter(None, [trial_ranking.aligned(cells), trial_ranking.verdict(ranked)]))
     write_csv(table, runs, training)
     write_atomically(text, summary + "\n")
     print(f"\n{summary}\n\nwritten: {table}, {text.name}")
-    best, path = best_settings(ranked), table.with_name("best.yaml")
+    best, path = trial_ranking.best_settings(ranked), table.with_name("best.yaml")
     if best is None:
         path.unlink(missing_ok=True)  # of an earlier start of these trials
     else:

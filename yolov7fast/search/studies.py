@@ -23,10 +23,10 @@ from yolov7fast.reports.html_page import ComparisonReport, ReportTable, Section
 from yolov7fast.reports.run_results import Run, read_runs
 from yolov7fast.reports.trial_ranking import COMPLETED, TrialRun, rank, readable, verdict
 from yolov7fast.search import trial_options as options
-from yolov7fast.search.runner import started_trials
+from yolov7fast.search.runner import run_trials
+from yolov7fast.search.trial_training import MOST_TRIALS
 
 SHORT = {"batch": "batch_size", "size": "img_size"}  # further names of axes
-MAX_RUNS = 1000
 AXIS = re.compile(r"[a-z][a-z0-9_.-]*")
 VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -43,8 +43,8 @@ def configurations(axes: Sequence[str]) -> list[dict[str, str]]:
         if name in values or len(set(found)) < len(found):
             raise UserError(f"--axes {shown(text)}: give an axis, and each value of it, once")
         values[name] = found
-    if math.prod(map(len, values.values())) > MAX_RUNS:
-        raise UserError(f"--axes: more than {MAX_RUNS} combinations: leave values out")
+    if math.prod(map(len, values.values())) > MOST_TRIALS:
+        raise UserError(f"--axes: more than {MOST_TRIALS} combinations: leave values out")
     return [dict(zip(values, combination)) for combination in itertools.product(*values.values())]
 
 
@@ -69,7 +69,7 @@ class StudyPart:
         write_atomically(list_file, json.dumps(self.settings))
         inputs = ["--base-config", str(base_file), "--trials-file", str(list_file), "--output-dir", str(self.folder)]
         resume = ["--resume"] if (self.folder / options.FILE).exists() else []
-        code, started = started_trials(options.parser().parse_args([*inputs, *flags, *resume]))
+        code, started = run_trials(options.parser().parse_args([*inputs, *flags, *resume]))
         self.runs = [run for run in started if run.status == COMPLETED]
         return code
 

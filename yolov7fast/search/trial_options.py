@@ -9,7 +9,7 @@ from typing import Any
 from yolov7fast.cli.checks import check_limits
 from yolov7fast.cli.flags import Flag
 from yolov7fast.cli.parser import Parser
-from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.errors import UserError, shown, source_named
 from yolov7fast.core.programs import program
 
 FILE = "trials.json"
@@ -50,9 +50,7 @@ FLAGS = [
     places("--resume", bool, False, "resume the trials in --output-dir"),
     places("--devices", str, "", "one trial at a time on each of these, such as 0,1; 0,0: two on the first GPU"),
 ]
-STORED_FLAGS = {
-    flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"
-}  # options that identify these trials
+STORED_FLAGS = {flag.dest: flag for flag in FLAGS if flag.fixed or flag.dest == "trials"}
 STATUS_HELP = """\
 Each trial ends as completed, pruned, failed (a crash, no memory, a loss that is not a number: the reason is recorded)
 or interrupted. trials_{timestamp}.csv is rewritten after every trial; final_map is mAP@.5:.95 of the last validation,
@@ -66,26 +64,18 @@ def parser() -> Parser:
 
 def check(opt: Namespace) -> None:
     """Refuse impossible or contradicting flags, each by name, and with the file that contains most of them."""
-    try:
-        _check(opt)
-    except UserError as error:
-        if not opt.resume:
-            raise
-        raise UserError(f"{error} (options of the trials: {Path(opt.output_dir) / FILE})") from None
-
-
-def _check(opt: Namespace) -> None:
-    if not opt.base_config:
-        raise UserError("give --base-config FILE, the run file that every trial builds on")
-    if bool(opt.trials_file) == bool(opt.search):
-        raise UserError("give either --trials-file FILE (a list of settings) or --search FILE (ranges to draw from)")
-    check_limits(opt, {flag.dest: flag for flag in FLAGS})
-    if not 0 <= opt.early_stop_threshold < 1:
-        raise UserError(f"--early-stop-threshold is {opt.early_stop_threshold}; it is an mAP, in 0..1")
-    seconds(opt.time_budget)
-    for name in ("trials", "pruner", "first-rung", "storage", "study"):
-        if not opt.search and name.replace("-", "_") in opt.given:
-            raise UserError(f"--{name} belongs to --search; a trials file has its own number of trials")
+    with source_named(f"options of the trials: {Path(opt.output_dir) / FILE}" if opt.resume else ""):
+        if not opt.base_config:
+            raise UserError("give --base-config FILE, the run file that every trial builds on")
+        if bool(opt.trials_file) == bool(opt.search):
+            raise UserError("give either --trials-file FILE (a list of settings) or --search FILE (their ranges)")
+        check_limits(opt, {flag.dest: flag for flag in FLAGS})
+        if not 0 <= opt.early_stop_threshold < 1:
+            raise UserError(f"--early-stop-threshold is {opt.early_stop_threshold}; it is an mAP, in 0..1")
+        seconds(opt.time_budget)
+        for name in ("trials", "pruner", "first-rung", "storage", "study"):
+            if not opt.search and name.replace("-", "_") in opt.given:
+                raise UserError(f"--{name} belongs to --search; a trials file has its own number of trials")
 
 
 def resumed(opt: Namespace, stored: dict[str, Any]) -> Namespace:

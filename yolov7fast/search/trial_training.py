@@ -10,13 +10,11 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from yolov7fast.checkpoint.families import WEIGHTS_FOLDER
 from yolov7fast.cli import run_file
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.flags import flags_of
@@ -27,8 +25,9 @@ from yolov7fast.core.files.settings_files import LARGEST_INTEGER, is_whole, read
 from yolov7fast.core.programs import program_of
 from yolov7fast.core.text import nearest, printable
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.nn.detr_config import check_network_setting, network_settings
+from yolov7fast.nn.detr_model import network_settings
 from yolov7fast.reports.run_results import number
+from yolov7fast.training.family import family_class
 from yolov7fast.training.hyperparameters import KEYS, check_hyp, load_hyp
 
 FULL_RUN_FACTOR = 20  # epochs of a full run as a multiple of a trial's, if the base has no more than the trial
@@ -47,24 +46,18 @@ class TrialTraining:
     """One training command with its base configuration. Settings are flat: name -> value."""
 
     family: str
-    suffix: str  # of its checkpoints
-    weights = WEIGHTS_FOLDER  # where they lie, below a run's folder; empty: there itself
     inner, prefix = "", ""  # the flag that holds inner settings; what their names may begin with
 
-    @cached_property
-    def known(self) -> dict[str, Any]:
-        """Inner settings, each with its value in the base configuration."""
-        return {}
-
-    def __init__(self, base_config: str | Path, budget: Budget, command: list[str] | None = None):
-        """command: another one than the family's own to start trainings with."""
-        self.program = program_of("train", self.family)
-        self.command = command or self.program.child()
+    def __init__(self, base_config: str | Path, budget: Budget):
+        kind, self.program = family_class(self.family), program_of("train", self.family)
+        self.suffix, self.weights = kind.checkpoint_suffix, kind.weights_folder  # of checkpoints below a run's folder
+        self.command = self.program.child()
         self.base_config, self.budget = run_file.find_run_file(base_config), budget
         self.user_names: dict[str, str] = {}  # setting -> its name in the user's file, in its order
         self.flags = flags_of("train", self.family)
         defaults = vars(parser_for("train", self.family).parse_args([]))
         self.base = defaults | run_file.read_run_file(base_config, self.flags, self.family)
+        self.known = self.inner_settings()
         self.budgeted: dict[str, Any] = {}  # flags that the budget sets for all trials
         for name, flag in self.flags.items():
             amount = getattr(budget, flag.trials.budget) if flag.trials.budget else None
@@ -75,12 +68,17 @@ class TrialTraining:
                 raise UserError(f"{base_config}: '{name}' cannot be in the base configuration of trials; leave it out")
         self.checked({}, f"{base_config} with this budget")
 
+    def inner_settings(self) -> dict[str, Any]:
+        """Each with its value in the base configuration."""
+        return {}
+
     def inner_value(self, name: str, value: Any, where: str) -> Any:
         return value
 
     def name(self, key: str, where: str) -> str:
         """The one name of a setting that may be written in several ways; every complaint begins with `where`."""
-        plain = _plain(key)
+        plain = key.lstrip("-").replace("-", "_")
+        plain = re.sub(rf"^(({'|'.join(run_file.SECTIONS)})\.)+", "", plain)  # without the headings of run files
         flag, inner = run_file.find_flag(plain, self.flags), plain.removeprefix(self.prefix)
         if flag is None and inner not in self.known:
             known = [*self.flags, *self.known, *(self.prefix + name for name in self.known)]
@@ -189,21 +187,12 @@ class TrialTraining:
         return {"base": os.path.relpath(self.base_config.resolve(), folder.resolve()), **self._flags(settings)}
 
 
-def _plain(key: str) -> str:
-    """'training.optimizer.batch-size' -> 'batch_size': without the headings of run files."""
-    return re.sub(rf"^(({'|'.join(run_file.SECTIONS)})\.)+", "", key.lstrip("-").replace("-", "_"))
-
-
 class YoloTrialTraining(TrialTraining):
-    family, suffix, inner, prefix = "yolo", ".pt", "hyp", "hyp."
+    family, inner, prefix = "yolo", "hyp", "hyp."
 
-    @cached_property
-    def base_hyp(self) -> dict[str, Any]:
-        return load_hyp(self.base["hyp"])
-
-    @cached_property
-    def known(self) -> dict[str, Any]:
-        return {name: self.base_hyp.get(name, key.default) for name, key in KEYS.items()}
+    def inner_settings(self) -> dict[str, Any]:
+        hyp = load_hyp(self.base["hyp"])
+        return {name: hyp.get(name, key.default) for name, key in KEYS.items()}
 
     def check_files(self, options: Mapping[str, Any]) -> None:
         super().check_files(options)
@@ -211,18 +200,28 @@ class YoloTrialTraining(TrialTraining):
         check_file(options["cfg"], "cfg")
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
-        return check_hyp(self.base_hyp | {name: value}, where)[name]
+        return check_hyp(load_hyp(self.base["hyp"]) | {name: value}, where)[name]
 
 
 class DetrTrialTraining(TrialTraining):
-    family, suffix, weights, inner = "detr", ".pth", "", "network"
+    family, inner = "detr", "network"
 
-    @cached_property
-    def known(self) -> dict[str, Any]:
-        return network_settings(self.base["architecture"], self.base["network"])
+    def inner_settings(self) -> dict[str, Any]:
+        config = network_settings(self.base["architecture"], self.base["network"])
+        backbone = {f"backbone_config.{key}": value for key, value in config.pop("backbone_config").items()}
+        return {f"network.{key}": value for key, value in (config | backbone).items()}
+
+    def check_files(self, options: Mapping[str, Any]) -> None:
+        super().check_files(options)
+        if not options["pretrained"]:  # whose configuration is not known here
+            network_settings(options["architecture"], options["network"])
 
     def inner_value(self, name: str, value: Any, where: str) -> Any:
-        return check_network_setting(self.base["architecture"], name, value, self.known[name], where)
+        """Numbers also as files may write them: '1e-3' is text in YAML 1.1, and 20.0 means 20."""
+        if isinstance(self.known[name], float) and isinstance(value, str) and math.isfinite(number(value)):
+            return number(value)
+        is_integer = type(self.known[name]) is int and isinstance(value, float) and value.is_integer()
+        return int(value) if is_integer else value
 
 
 # --- files of settings ------------------------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ RANGES = {  # kind -> what it takes
     "int": "[low, high], whole numbers with low < high; its step must be one of at least 1",
     "choice": "a list of values, such as {choice: [16, 32]}",
 }
-GOLDEN_RATIO = (5**0.5 - 1) / 2
+MOST_TRIALS = 1000  # of a list
 Space = dict[str, BaseDistribution]  # the range of each setting
 EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
 
@@ -241,13 +240,8 @@ EXAMPLE = "lr0: {log_uniform: [0.001, 0.1]}"
 def training_for(base_config: str) -> type[TrialTraining]:
     """The class of the family that a base configuration is for."""
     family = run_file.family_of_run_file(base_config)
-    if family in (known := {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}):
-        return known[family]
-    from yolov7fast.training.family import family_class
-
-    registered = family_class(family)
-    parts = {"family": family, "suffix": registered.checkpoint_suffix, "weights": registered.weights_folder}
-    return type("FamilyTrialTraining", (TrialTraining,), parts)
+    known = {kind.family: kind for kind in (YoloTrialTraining, DetrTrialTraining)}
+    return known.get(family) or type("FamilyTrialTraining", (TrialTraining,), {"family": family})
 
 
 def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any]]:
@@ -255,6 +249,8 @@ def read_trials(path: str | Path, training: TrialTraining) -> list[dict[str, Any
     content = read_file(path)
     if not isinstance(content, list) or not content:
         raise UserError(f'{path} must hold a list of trials, such as [{{"lr0": 0.01}}, {{"lr0": 0.02}}]')
+    if len(content) > MOST_TRIALS:
+        raise UserError(f"{path} lists {len(content):,} trials; at most {MOST_TRIALS:,}: split the list")
     trials = []
     for k, entry in enumerate(content, 1):
         where = f"{path}: trial {k}"
@@ -274,14 +270,10 @@ def read_space(path: str | Path, training: TrialTraining) -> Space:
     for name, (key, entry) in by_name(content, training, str(path)).items():
         where = f"{path}: {printable(key, 60)}"
         space[name], values = _distribution(entry, where)
+        if isinstance(space[name], FloatDistribution):
+            values = [*values, values[0] + 0.618034 * (values[1] - values[0])]  # not whole, whatever the ends are
         for value in values:
             training.checked({name: value}, where)
-        if isinstance(space[name], FloatDistribution):
-            low, high = values
-            try:
-                training.value(name, low + GOLDEN_RATIO * (high - low), where)  # not whole, whatever the ends are
-            except UserError as error:
-                raise UserError(f"{error}; for whole numbers write {{int: [{int(low)}, {int(high)}]}}") from None
     return space
 
 

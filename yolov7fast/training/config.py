@@ -33,8 +33,6 @@ class TrainConfig:
     allow_download: bool = False
     val_fraction: float = 0.0
     workers: int = 8
-    torch_threads: int = 0
-    opencv_threads: int = 0
     fast_dataloader: bool = False
     cache_images: str | bool = False
     cache_dir: str = ""
@@ -145,7 +143,8 @@ class YoloTrainConfig(TrainConfig):
     standard_grouping: bool = False
     geometry_grouping: bool = False
     channels_last: bool = False
-    compile: bool = False
+    compile: str = ""  # mode of torch.compile
+    cuda_graph: bool = False
     hyp: str | dict[str, Any] = "data/hyp.scratch.p5.yaml"  # a file, or values over those of a file (`base`)
     adam: bool = False
     linear_lr: bool = False

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import resource
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -17,7 +16,7 @@ from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.detr_dataset import DetrDataset
 from yolov7fast.evaluation.eval_config import EvalConfig
 from yolov7fast.evaluation.eval_result import EvalResult
-from yolov7fast.losses.detr_loss import PARTS, attach_loss, matcher_timed
+from yolov7fast.losses.detr_loss import PARTS, attach_loss
 from yolov7fast.nn.detr_model import DetrNetwork, build, rebuild
 from yolov7fast.predictors.detr_predictor import GRID, BatchLayout, DetrPredictor
 from yolov7fast.predictors.predictor import Predictor
@@ -26,6 +25,7 @@ from yolov7fast.training.config import DetrTrainConfig
 from yolov7fast.training.distributed import World
 from yolov7fast.training.family import Family, class_names, load_run_data
 from yolov7fast.training.logging.bottleneck import DISK_CACHE, FAST_LOADER, WORKERS, Advice, Remedy
+from yolov7fast.training.logging.page import peak_memory
 from yolov7fast.training.optimizer import ModelEMA, Rates
 from yolov7fast.training.step import TrainStep, choose_amp
 from yolov7fast.training.timing import STAGES, StageTimer
@@ -150,7 +150,7 @@ class DetrFamily(Family):
         return DetrPredictor(self.ema.ema, config.predict_options(), with_loss=True)
 
     def further_metrics(self, result: EvalResult) -> dict[str, float]:
-        return {AP_SMALL: result.sizes["small"].ap, PEAK_MEMORY: peak_memory_gb(self.device)}
+        return {AP_SMALL: result.sizes["small"].ap, PEAK_MEMORY: peak_memory(self.device)[0]}
 
     def checkpoint_content(self, progress: Progress) -> dict[str, Any]:
         """Plain values and state dicts; weights that `resume` holds too are stored once.
@@ -170,13 +170,6 @@ class DetrFamily(Family):
         if period and ((epoch + 1) % period == 0 or final):
             names.append(f"checkpoint_epoch_{epoch + 1}.pth")
         return names
-
-
-def peak_memory_gb(device: torch.device) -> float:
-    """The peak memory so far: of the GPU if there is one, else of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def build_adamw(model: nn.Module, lr: float, backbone_lr: float, weight_decay: float) -> torch.optim.Optimizer:
@@ -231,11 +224,12 @@ def profile_steps(config: DetrTrainConfig, world: World, checkpoint: dict[str, A
     family.fit_to_data(resumed=checkpoint is not None)
     family.net = family.wrapped()
     family.build_loss()
+    family.loss.timed = True
     timer, total, global_step = StageTimer(device), WARM_STEPS + config.profile, 0
     parts = family.model.train(), family.net, family.optimizer, family.ema, device
     step = TrainStep(family, *parts, amp=choose_amp(config.amp, device), clip_norm=family.clip_norm)
     try:
-        with matcher_timed(family.loss), tqdm(total=total, desc="profile") as bar:
+        with tqdm(total=total, desc="profile") as bar:
             while global_step < total:
                 for batch in family.loader:
                     if global_step == WARM_STEPS:

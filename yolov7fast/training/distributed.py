@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from yolov7fast.core.errors import UserError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out", "Timed out")
+PEER_LOST = (
+    "Connection closed by peer",
+    "Connection reset",
+    "Connect timeout",
+    "Application timeout caused pair closure",
+)
+PEER_LOST += ("NCCL", "gloo", "Gloo", "timed out", "Timed out")
 PATIENCE = timedelta(hours=2)  # rank 0 validates, checks labels and builds caches alone while the others wait
 MINUTES = 10.0  # that a process waits for the others in a step, unless --dist-timeout says otherwise
 _patient: Any = None  # the group of those long waits
@@ -162,6 +169,13 @@ def any_rank(flags: Sequence[bool], world: World) -> list[bool]:
     return [bool(vote) for vote in votes.tolist()]
 
 
+def share_start(model: nn.Module, world: World) -> None:
+    """Give every process the weights and statistics of the first, as DistributedDataParallel does."""
+    if world.is_distributed:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0)
+
+
 def lowest(value: int, world: World) -> int:
     """The smallest value of all processes, on every one."""
     if not world.is_distributed:
@@ -288,7 +302,7 @@ class Heartbeat:
 
 @contextlib.contextmanager
 def peers_watched(rank: int, size: int, start: str, minutes: float) -> Iterator[None]:
-    """In the block, end this process with one line if one of `size` has not run for so many minutes."""
+    """In the block, end this process with one line if one of `size` processes has not run for `minutes`."""
     heartbeat = Heartbeat(rank, size, start, 60 * minutes) if size > 1 else None
     try:
         yield

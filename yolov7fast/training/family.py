@@ -8,7 +8,7 @@ A family must define `name`, `loss_names` and seven methods: `build_network`, `b
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -185,6 +185,7 @@ class Family(ABC):
     optimizer: torch.optim.Optimizer
     ema: Any  # a `ModelEMA`; None in all processes but the main one, which validates and saves
     net: Callable  # the module that the step calls
+    no_sync: Callable[[], AbstractContextManager] | None = None  # of a `net` that averages gradients over processes
 
     # --- how runs start and resume ------------------------------------------------------------------------------------
 
@@ -291,7 +292,9 @@ class Family(ABC):
         if not self.world.is_distributed:
             return self.model
         ids = [self.world.local_rank] if self.device.type == "cuda" else None
-        return DistributedDataParallel(self.model, device_ids=ids, find_unused_parameters=self.finds_unused_parameters)
+        net = DistributedDataParallel(self.model, device_ids=ids, find_unused_parameters=self.finds_unused_parameters)
+        self.no_sync = net.no_sync
+        return net
 
     def build_loss(self) -> None:
         """Build the loss for `forward_loss`, and the learning rate schedule: the length of an epoch is known."""
@@ -340,6 +343,7 @@ class Family(ABC):
             single_cls=self.config.single_cls,
             v5_metric=getattr(self.config, "v5_metric", False),
             half=self.config.amp != "off",
+            bf16=self.config.amp == "bf16",
             verbose=final and self.nc < 50,
             plots=draw and keeps_files,
         )

@@ -18,6 +18,9 @@ class NoTimer:
     def mark(self, stage: str) -> None:
         """Close `stage`, which ran since the previous mark."""
 
+    def add(self, stage: str, start: Any, end: Any) -> None:
+        """A stage of the iteration to come, between two marks of `core.device.DeviceQueue`."""
+
 
 class StageTimer(NoTimer):
     """Collects milliseconds by stage and iteration. On CUDA the host does not wait before `totals` is called.
@@ -64,10 +67,11 @@ class StageTimer(NoTimer):
             self._pending.append((stage, self._iteration, self._last[1], now[1]))
         self._last = now
 
-    def add(self, stage: str, milliseconds: float) -> None:
-        """Add a stage of the next iteration that was measured on the host, such as waiting for data. On CUDA it may
-        overlap the stages that the device measured; use `follow` where they are to add up."""
-        self._times[stage][self._iteration + 1] += milliseconds
+    def add(self, stage: str, start: Any, end: Any) -> None:
+        if self.cuda:
+            self._pending.append((stage, self._iteration + 1, start, end))
+        else:
+            self._times[stage][self._iteration + 1] += start.elapsed_time(end)
 
     def totals(self) -> dict[str, list[float]]:
         """Milliseconds of every iteration, by stage; waits for the device once."""

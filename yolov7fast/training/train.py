@@ -16,7 +16,6 @@ from socket import gethostname
 from typing import Any
 from uuid import uuid4
 
-import cv2
 import numpy as np
 import torch
 
@@ -143,8 +142,9 @@ def prepare_process(
     device = join(world, device, batch, config.dist_timeout)
     check_same_start(checkpoint, world)
     config = completed(config, family_class, device, world, checkpoint)
-    set_threads(config)
     init_seeds(process_seed(config.seed, world), config.deterministic)
+    if getattr(config, "rect", True):  # always for DETR, whose batches are cut to what images cover
+        torch.backends.cudnn.benchmark = False  # it would time its algorithms for each of many shapes
     return config, device
 
 
@@ -176,14 +176,6 @@ def check_same_start(checkpoint: dict[str, Any] | None, world: World) -> None:
             f"rank {world.rank} begins at iteration {own}, rank 0 at {first}: every machine must see the same run "
             "folder. Put it on shared storage, or copy it to all machines before resuming"
         )
-
-
-def set_threads(config: TrainConfig) -> None:
-    """Set the numbers of threads of the flags; loader processes inherit OpenCV's."""
-    if config.torch_threads:
-        torch.set_num_threads(config.torch_threads)
-    if config.opencv_threads:
-        cv2.setNumThreads(config.opencv_threads)
 
 
 def process_seed(seed: int | None, world: World) -> int:

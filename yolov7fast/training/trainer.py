@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from yolov7fast.checkpoint.checkpoint_writer import save_checkpoint
 from yolov7fast.checkpoint.families import FAMILY_KEY
+from yolov7fast.core.device import DeviceQueue
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import write_atomically
 from yolov7fast.core.process import signals
@@ -44,6 +45,7 @@ from yolov7fast.training.timing import NoTimer, StageTimer
 log = logging.getLogger(__name__)
 LOG_SECONDS = 0.5  # seconds between refreshes of the progress bar on a device that needs a sync
 FIRST_SAVE_MINUTES = 1.0  # after the start of a process, inside an epoch; the next ones by --save-every
+VOTE_EVERY = 10  # batches; between them several processes do not ask each other
 TIMED_EVERY = 10  # on CUDA, every n-th step is timed for the bottleneck report
 
 
@@ -87,8 +89,12 @@ class Trainer:
             keep_buffers=config.skip_nonfinite > 0,
             clip_norm=family.clip_norm,
             vote_on_finite=config.skip_nonfinite > 0 and world.is_distributed,
+            world_size=world.size,
+            no_sync=family.no_sync,
         )
-        self.timer = StageTimer(family.device)
+        self.timer, self.queue = StageTimer(family.device), DeviceQueue(family.device)
+        self.waits: list[tuple[Any, Any]] = []  # marks before and after each wait for a batch since the last sync
+        self.unasked = 0  # batches since the last vote
         self.recent: dict[int, list[str]] = {}  # files of the batches since the last sync, by global step
         self.restore_folder: Callable[[], None] = lambda: None  # if it was removed; only in the main process
         self.saved: Callable[[], None] = lambda: None  # called after a checkpoint was written
@@ -200,18 +206,17 @@ class Trainer:
             family.ema.forget_pairs()
         if progress.batch_index == 0:
             step.begin_epoch()
-            step.optimizer.zero_grad()
+            step.zero_grad()
             progress.epoch_seconds = progress.epoch_waited = 0.0
         self.last_sync, self.last_save, began = 0.0, time.time(), time.time() - progress.epoch_seconds
         with self.progress_bar(config.limits.epoch_length(progress, len(family.loader))) as bar:
-            asked = time.perf_counter()
+            asked = self.queue.mark()
             for batch in () if self.out_of_iterations() else family.loader:
-                waiting = time.perf_counter() - asked
-                progress.epoch_waited += waiting
-                self.timer.add("data", waiting * 1e3)
-                rates = family.rates(progress.global_step, epoch, progress.batch_index)
+                self.waits.append((asked, self.queue.mark()))
+                rates, timer = family.rates(progress.global_step, epoch, progress.batch_index), self.timer_for(progress)
+                timer.add("data", *self.waits[-1])
                 self.recent[progress.global_step] = list(batch[2])
-                step(batch, progress.global_step, rates, self.timer_for(progress.global_step))
+                is_updated = step(batch, progress.global_step, rates, timer)
                 if self.world.is_main and config.keep_files and progress.global_step < family.drawn_batches:
                     self.reporter.draw_batch(batch, progress.global_step, family.names)
                 progress.global_step += 1
@@ -219,7 +224,7 @@ class Trainer:
                 progress.labels, progress.img_size = len(batch[1]), family.width
                 progress.epoch_seconds = time.time() - began
                 self.show(bar, epoch)
-                asked_to_stop, save_due = any_rank([bool(stop), self.save_is_due()], self.world)
+                asked_to_stop, save_due = self.vote(stop, is_updated)
                 if asked_to_stop:
                     return True
                 if self.out_of_iterations():
@@ -227,17 +232,29 @@ class Trainer:
                 if save_due:
                     self.save([self.files.last.name])
                     self.last_save, self.save_minutes = time.time(), config.save_minutes
-                asked = time.perf_counter()
+                asked = self.queue.mark()
         return False
+
+    def vote(self, stop: StopRequest, is_updated: bool) -> list[bool]:
+        """Whether any process was asked to stop, and whether a checkpoint is due.
+
+        Several processes ask each other every VOTE_EVERY batches, at the next update of the weights: gradients that
+        have accumulated since the last one differ by process, and a checkpoint holds those of the first.
+        """
+        self.unasked += 1
+        if self.world.is_distributed and not (is_updated and self.unasked >= VOTE_EVERY):
+            return [False, False]
+        self.unasked = 0
+        return any_rank([bool(stop), self.save_is_due()], self.world)
 
     def all_batches_done(self) -> bool:
         """Whether only the end of the epoch is left."""
         return 0 < len(self.family.loader) <= self.progress.batch_index
 
-    def timer_for(self, global_step: int) -> NoTimer:
+    def timer_for(self, progress: Progress) -> NoTimer:
         """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps if it needs device
         events."""
-        timed = self.progress.epoch == 0 and (self.device.type == "cpu" or global_step % TIMED_EVERY == 0)
+        timed = progress.epoch == 0 and (self.device.type == "cpu" or progress.global_step % TIMED_EVERY == 0)
         return self.timer if timed else NoTimer()
 
     def out_of_iterations(self) -> bool:
@@ -267,12 +284,15 @@ class Trainer:
             self.update_page(metrics.means)
 
     def data_wait_fraction(self) -> float:
-        """Fraction of the time of the epoch's batches so far."""
+        """Fraction of the time of the epoch's batches up to the last sync; on CUDA, time in which the device had no
+        work."""
         return self.progress.epoch_waited / max(self.progress.epoch_seconds, 1e-9)
 
     def sync_metrics(self) -> StepMetrics:
         """Read the results of the batches since the last sync; too many non-finite losses end the run."""
         metrics = self.step.sync_metrics()
+        self.progress.epoch_waited += sum(asked.elapsed_time(arrived) for asked, arrived in self.waits) / 1e3
+        self.waits.clear()
         if metrics.nonfinite > self.config.skip_nonfinite:
             raise self.nonfinite_error(metrics.first_nonfinite, metrics.nonfinite)
         self.recent.clear()

@@ -31,6 +31,7 @@ from yolov7fast.losses.assigners import assigner_at, assigner_stages
 from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.losses.yolo_loss import LOSS_NAMES
 from yolov7fast.nn import compiling
+from yolov7fast.nn.cuda_graphs import GraphedNet
 from yolov7fast.nn.model import IAuxDetect, Model
 from yolov7fast.nn.multihead import HeadConfig
 from yolov7fast.predictors.predictor import Predictor
@@ -38,7 +39,7 @@ from yolov7fast.predictors.yolo_predictor import network_predictor
 from yolov7fast.training import hyperparameters as hyper
 from yolov7fast.training.checkpoints.resume import Progress, run_folder_of
 from yolov7fast.training.config import YoloTrainConfig
-from yolov7fast.training.distributed import World, from_main, main_first
+from yolov7fast.training.distributed import World, from_main, main_first, share_start
 from yolov7fast.training.family import Family, ResizeStage, class_names
 from yolov7fast.training.optimizer import (
     Rates,
@@ -158,8 +159,21 @@ class YoloFamily(Family):
         self.attach_settings()
 
     def wrapped(self) -> Callable:
+        mode, obstacle = compiling.compile_mode(self.config.compile), self.obstacle_to_graphs()
+        if self.config.cuda_graph and not obstacle:
+            share_start(self.model, self.world)  # the step averages the gradients, once for each update
+            return GraphedNet(self.model)
+        if obstacle:
+            log.warning("--cuda-graph has no effect with %s", obstacle)
         net = super().wrapped()
-        return compiling.CompiledNet(net) if compiling.compile_wanted(self.config.compile) else net
+        return compiling.CompiledNet(net, mode=mode) if mode else net
+
+    def obstacle_to_graphs(self) -> str:
+        """Why --cuda-graph cannot help this run; empty: it can, or was not asked for."""
+        config = self.config
+        flags = ("multi_scale", "rect", "sync_bn") if config.cuda_graph else ()
+        found = [f"--{name.replace('_', '-')}" for name in flags if getattr(config, name)]
+        return "a CPU" if config.cuda_graph and self.device.type != "cuda" else " and ".join(found)
 
     def attach_settings(self) -> None:
         """Set the attributes that a checkpoint stores with its network; the loss gains are for this size."""
@@ -193,7 +207,7 @@ class YoloFamily(Family):
         names = ["plain", *(assigners or ["ota"])]  # a checkpoint stores them as a list in this order
         self.losses = {name: build_loss(self.model, name) for name in names}
         self.assigner = self.assigners[0].assigner
-        if compiling.compile_wanted(self.config.compile):
+        if compiling.compile_mode(self.config.compile):
             from yolov7fast.losses.loss_builder import compile_loss
 
             for loss in self.losses.values():
@@ -338,6 +352,7 @@ class YoloFamily(Family):
             iou_thres=0.7,
             v5_metric=self.config.v5_metric,
             half=self.config.amp != "off",
+            bf16=self.config.amp == "bf16",
             save_json=True,
             plots=False,
             is_coco=True,

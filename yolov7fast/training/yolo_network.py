@@ -17,8 +17,6 @@ from yolov7fast.checkpoint.checkpoint_reader import (
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.losses.assigners import assigner_stages
-from yolov7fast.losses.loss_builder import build_loss
 from yolov7fast.nn import compiling
 from yolov7fast.nn.model import Model
 from yolov7fast.nn.model_parser import check_description
@@ -57,19 +55,11 @@ def build_model(config: YoloTrainConfig, hyp: Mapping[str, float], nc: int, chec
 
 
 def diagnose_compilation(config: YoloTrainConfig, checkpoint: dict[str, Any] | None) -> int:
-    """DIAGNOSE_COMPILE=1: print the graph breaks of network and loss under torch.compile; returns the exit code."""
-    from yolov7fast.losses.loss_builder import diagnose_loss
-
+    """DIAGNOSE_COMPILE=1: print where torch.compile would break the network; returns the exit code."""
     device = select_device(config.device)
     data = load_data_yaml(config.data, fetch=False, val_fraction=config.val_fraction)
-    hyp = hyper.with_assigner(hyper.load_hyp(config.hyp), config.loss_ota, config.assigner)
     model = build_model(config, hyper.load_hyp(config.hyp), 1 if config.single_cls else data.nc, checkpoint).to(device)
-    images = torch.zeros(2, 3, config.img_size[0], config.img_size[0], device=device)
-    network = compiling.diagnose(model, images)
-    model.hyp, model.gr = hyp, 1.0
-    loss = build_loss(model, assigner_stages(hyp, config.epochs)[-1].assigner)
-    boxes = torch.tensor([[i, 0, 0.5, 0.5, size, size] for i in range(2) for size in (0.1, 0.3, 0.6)])
-    return max(network, diagnose_loss(loss, model(images), boxes, images))
+    return compiling.diagnose(model, torch.zeros(2, 3, config.img_size[0], config.img_size[0], device=device))
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------

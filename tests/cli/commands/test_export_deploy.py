@@ -15,7 +15,16 @@ from yolov7fast.nn.model import Model
 from yolov7fast.nn.reparameterize import to_deploy
 
 
-def check(name, recorded):
+@pytest.fixture(scope="module")
+def recorded(golden):
+    return golden("models_out.json.gz")
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("yolov7", "yolov7x", "yolov7-w6", "yolov7-e6e")]
+
+
+@pytest.mark.parametrize("name", ["yolov7-tiny", *SLOW])
+def test_conversion_gives_the_recorded_network(name, recorded):
     """Head values and predictions of the converted network against the recorded ones and the trained network."""
     expected = recorded["reparam"][name]
     trained = build_filled(f"training/{name}", nc=3)
@@ -33,25 +42,7 @@ def check(name, recorded):
     assert (before - after).abs().max() < 1e-4
 
 
-@pytest.fixture(scope="module")
-def recorded(golden):
-    return golden("models_out.json.gz")
-
-
-@pytest.mark.parametrize("name", ["yolov7-tiny", "yolov7", "yolov7-w6"])
-def test_conversion_gives_the_recorded_network(name, recorded):
-    check(name, recorded)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["yolov7x", "yolov7-e6e"])
-def test_conversion_of_the_other_recorded_networks(name, recorded):
-    check(name, recorded)
-
-
-@pytest.mark.parametrize(
-    "name", ["yolov7x", "yolov7-e6", *(pytest.param(n, marks=pytest.mark.slow) for n in ("yolov7-d6", "yolov7-e6e"))]
-)
+@pytest.mark.parametrize("name", ["yolov7-e6", pytest.param("yolov7-d6", marks=pytest.mark.slow)])
 def test_the_other_networks_have_a_deploy_form(name):
     """Names and shapes only: on the meta device."""
     with torch.device("meta"):

@@ -1,11 +1,13 @@
 """--fix writes a corrected copy and a list of every change; the files that were checked stay as they are."""
 
+import json
 import os
 import re
 
 import numpy as np
 import pytest
 
+from tests.data.formats.drawn_sets import write_coco
 from tests.data.formats.test_prepare import tree
 from yolov7fast.cli.commands.data import main
 from yolov7fast.core.errors import UserError
@@ -70,19 +72,14 @@ def test_lines_without_fault_stay_as_they_were_written(fixed, seeded):
 
 
 def test_other_formats_are_corrected_as_a_yolo_copy(tmp_path, capsys, monkeypatch):
-    import json
-
-    from tests.data.formats.drawn_sets import write_coco
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
     root = write_coco(tmp_path / "set")
     file = root / "annotations" / "instances_train2017.json"
     content = json.loads(file.read_text())
     extra = [[0, 0, 0, 9], [-20, -20, 40, 40], [500, 500, 10, 10], ["a", 0, 1, 1], [-20, -20, 40.1, 40.1]]
-    content["annotations"] += [
-        {**content["annotations"][0], "id": 900 + i, "bbox": box, "segmentation": []} for i, box in enumerate(extra)
-    ]
+    first = content["annotations"][0] | {"segmentation": []}
+    content["annotations"] += [{**first, "id": 900 + i, "bbox": box} for i, box in enumerate(extra)]
     file.write_text(json.dumps(content))
     (tmp_path / "cfg.yaml").write_text("anchors:\n  - [10,13, 16,30, 33,23]\n")
     assert main(["check", str(root), "--cfg", "cfg.yaml"]) == 4
@@ -90,15 +87,12 @@ def test_other_formats_are_corrected_as_a_yolo_copy(tmp_path, capsys, monkeypatc
     assert offer.startswith("--fix FOLDER writes a corrected copy of the labels: it can correct ")
     assert "box outside the image" in offer and "image in two splits" not in offer
     assert main(["check", str(root), "--cfg", "cfg.yaml", "--fix", "fixed"]) == 4
-    out = capsys.readouterr().out
-    assert "box outside the image" in out and f"{file}, annotation 902: " in out and "--fix FOLDER" not in out
-    assert f"{file}, annotation 904: nearly the same as annotation 901\n" in out
+    assert f"{file}, annotation 902: " in capsys.readouterr().out
     changes = (tmp_path / "fixed" / "changes.txt").read_text()
     assert all(f"instances_train2017.json, annotation {900 + i}: " in changes for i in range(5))
     decided = changes.partition("# not corrected, because only you can decide:\n")[2]
     assert f"#   {file}, annotation 904: nearly the same as annotation 901\n" in decided
-    rows = (tmp_path / "fixed" / "labels" / "train" / "000.txt").read_text().splitlines()
-    assert len(rows) == 3
+    assert len((tmp_path / "fixed" / "labels" / "train" / "000.txt").read_text().splitlines()) == 3
 
 
 def test_labels_are_never_corrected_in_place(clean, tmp_path, monkeypatch):

@@ -65,39 +65,40 @@ def test_in_a_browser_nothing_overflows_no_error_is_logged_and_tables_sort(page,
         assert browser.log() == []
 
 
-def test_the_command_writes_table_and_page_and_returns_the_code_of_the_severity(seeded, tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def command(tmp_path, capsys, monkeypatch):
+    """`command(data, ...)`: exit code and output of `data check` in an own folder, with a small network."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
-    cfg = tmp_path / "small.yaml"
-    cfg.write_text("anchors:\n  - [10,13, 16,30, 33,23]\n")
-    assert main(["check", str(seeded[0]), "--cfg", str(cfg)]) == 4
-    out = capsys.readouterr().out
-    assert re.search(r"error +1 box +class beyond nc\n +\S*000\d+\.txt:\d+: class 7; the data set has 7\n +-> ", out)
-    assert (tmp_path / "runs" / "check" / "shapes" / "index.html").is_file()
-
-
-def test_a_clean_set_ends_with_zero_and_warnings_with_three(clean, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "250")
-    root = shutil.copytree(clean, tmp_path / "set")
     (tmp_path / "wide.yaml").write_text("anchors:\n  - [4,4, 16,16, 48,48, 160,160, 500,500]\n")
-    options = ["--cfg", "wide.yaml", "--output", "page"]
-    assert main(["check", str(root), *options]) == 0
+
+    def run(data, *flags):
+        code = main(["check", str(data), "--cfg", "wide.yaml", *flags])
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_the_command_writes_table_and_page_and_returns_the_code_of_the_severity(seeded, clean, tmp_path, command):
+    code, out = command(seeded[0])
+    assert code == 4
+    assert re.search(r"error +1 box +class beyond nc\n +\S*000\d+\.txt:\d+: class 7; the data set has 7\n +-> ", out)
+    assert "judged at 640 pixels, by the anchors of wide.yaml (assumed: give --img-size of your training)" in out
+    assert (tmp_path / "runs" / "check" / "shapes" / "index.html").is_file()
+    root = shutil.copytree(clean, tmp_path / "set")
+    code, out = command(root, "--output", "page", "--img", "320")
+    assert code == 0 and "judged at 320 pixels, by the anchors of wide.yaml\n" in out
     next(p for p in (root / "labels" / "train").iterdir() if p.read_text()).unlink()
-    assert main(["check", str(root), *options]) == 3
-    assert "missing label" in capsys.readouterr().out
+    code, out = command(root, "--output", "page")
+    assert code == 3 and "missing label" in out
 
 
-def test_control_characters_never_reach_the_terminal(tmp_path, clean, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "250")
+def test_control_characters_never_reach_the_terminal(tmp_path, clean, command):
     root = shutil.copytree(clean, tmp_path / "set")
     names = 'names: ["\\e[2J", crate, cone, star, "a\\nb"]'
     (root / "data.yaml").write_text(f"train: images/train\nval: images/val\n{names}\n")
     (root / "images" / "train" / "\x1b]0;x\x07\n.jpg").write_bytes(b"no image")
-    (tmp_path / "cfg.yaml").write_text("anchors:\n  - [10,13, 16,30, 33,23]\n")
-    main(["check", str(root), "--cfg", "cfg.yaml"])
-    out = capsys.readouterr().out
+    _, out = command(root)
     assert "\\x1b]0;x\\x07\\n.jpg" in out
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", out)
 
@@ -138,14 +139,3 @@ def test_objects_of_an_xml_file_in_one_line_are_known_by_their_number(tmp_path, 
     (finding,) = [f for f in examined.report.findings if f.check == "duplicate box"]
     assert [str(place.line) for place in finding.places] == ["3"]
     assert place_text(finding.places[0], examined.report.line_word) == f"{path}, object 3: same as object 1"
-
-
-def test_what_was_assumed_is_said(tmp_path, monkeypatch, capsys):
-    root = write_voc(tmp_path / "set").resolve()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("YOLOV7FAST_CACHE", str(tmp_path / "cache"))
-    main(["check", str(root)])
-    shown = capsys.readouterr().out
-    assert "judged at 640 pixels, by the anchors of cfg/training/yolov7.yaml (assumed: give --img-size and" in shown
-    main(["check", str(root), "--img", "320", "--cfg", "yolov7-tiny"])
-    assert "judged at 320 pixels, by the anchors of yolov7-tiny\n" in capsys.readouterr().out

@@ -216,13 +216,6 @@ def test_a_set_that_is_one_image_over_and_over_cannot_be_split():
     assert split_by_hash(["a", "b", "c", "d"], 0.1, pairs)[1] == [3]
 
 
-def test_a_test_split_alone_cannot_be_divided(tmp_path):
-    root = write_coco(tmp_path / "set")
-    (root / "annotations" / "instances_val2017.json").rename(root / "annotations" / "instances_test2017.json")
-    with pytest.raises(UserError, match="0 image cannot be split"):
-        prepare(root / "annotations" / "instances_test2017.json", 0.2)
-
-
 def test_names_that_no_list_can_hold_are_left_out_and_counted(tmp_path, caplog):
     root = write_yolo(tmp_path / "set")
     source = (root / "train" / "images" / "000.png").read_bytes()

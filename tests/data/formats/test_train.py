@@ -7,7 +7,6 @@ from pathlib import Path
 import yaml
 
 from tests.data.formats.drawn_sets import NAMES, write_csv, write_yolo, yolo_text
-from tests.data.formats.test_prepare import without_val
 from tests.training.commands import small_network
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.cli.commands import test as test_command
@@ -23,31 +22,24 @@ def train(folder: Path, data, *extra: str) -> int:
     return run(parser_for("train", "yolo").parse_args(arguments))
 
 
-def test_a_zip_of_another_format_trains_a_detector(tmp_path, caplog):
-    data = shutil.make_archive(str(tmp_path / "set"), "zip", write_csv(tmp_path / "set"))
+def test_a_zip_of_another_format_trains_a_detector_with_a_validation_set_split_off(tmp_path, caplog):
+    root = write_csv(tmp_path / "set", train=12, val=0)
+    data = shutil.make_archive(str(tmp_path / "set"), "zip", root)
     with caplog.at_level(logging.INFO):
-        assert train(tmp_path, data) == 0
+        assert train(tmp_path, data, "--val-fraction", "0.25") == 0
     assert not any("A closer look" in message for message in caplog.messages)
-    assert any("data: CSV" in message and "train 8 images, val 4 images" in message for message in caplog.messages)
+    assert any("data: CSV" in message and "train 9 images, val 3 images" in message for message in caplog.messages)
     run = tmp_path / "runs" / "run"
     assert load_checkpoint(run / "weights" / "last.pt")["model"].names == NAMES
     assert len((run / "results.txt").read_text().splitlines()) == 1
-    assert yaml.safe_load((run / "opt.yaml").read_text())["data"] == str(data)
-
-
-def test_a_set_without_validation_images_trains_with_a_fraction_split_off(tmp_path, caplog):
-    root = without_val(tmp_path / "set", 12)
-    with caplog.at_level(logging.INFO):
-        assert train(tmp_path, root, "--val-fraction", "0.25") == 0
-    assert any("9 train, 3 val images, by a hash of file names" in message for message in caplog.messages)
-    weights = str(tmp_path / "runs" / "run" / "weights" / "last.pt")
-    arguments = ["--weights", weights, "--data", str(root), "--val-fraction", "0.25", "--img", "64", "--batch", "4"]
-    arguments += ["--device", "cpu", "--workers", "0", "--project", str(tmp_path / "runs")]
+    assert yaml.safe_load((run / "opt.yaml").read_text())["data"] == data
+    arguments = ["--weights", str(run / "weights" / "last.pt"), "--data", data, "--val-fraction", "0.25", "--img", "64"]
+    arguments += ["--batch", "4", "--device", "cpu", "--workers", "0", "--project", str(tmp_path / "runs")]
     caplog.clear()
     with caplog.at_level(logging.INFO):
         result = test_command.run(parser_for("test").parse_args(arguments))
     assert result is not None and result.seen == 3
-    assert any("9 train, 3 val images" in message for message in caplog.messages)
+    assert any("9 train, 3 val images, by a hash of file names" in message for message in caplog.messages)
 
 
 def test_an_odd_set_names_the_command_for_a_closer_look(tmp_path, caplog):

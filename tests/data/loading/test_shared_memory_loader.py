@@ -28,21 +28,6 @@ def shared():
         loader.close()
 
 
-@pytest.mark.parametrize("micro_batch", [0, 3])
-def test_any_group_size_gives_the_same_batches(shared, micro_batch):
-    want = copied(make_loader(FakeDataset(17, seed=1), 7, 0, seed=1))
-    assert copied(shared(FakeDataset(17, seed=1), 7, micro_batch=micro_batch, seed=1)) == want
-
-
-def test_rect_batches_of_several_shapes(shared):
-    want = copied(make_loader(FakeDataset(6, RECT, seed=1), 2, 0, seed=1))
-    loader = shared(FakeDataset(6, RECT, seed=1), 2, seed=1)
-    for _ in range(3):
-        assert [tuple(imgs.shape[2:]) for imgs, *_ in loader] == [(8, 16), (16, 8), (8, 8)]
-    loader.set_epoch(0)
-    assert copied(loader) == want
-
-
 def test_shapes_mixed_in_a_batch_are_refused(shared):
     with pytest.raises(UserError, match=r"mixes image shapes: .*leave out --rect, or leave out --shuffle"):
         list(shared(FakeDataset(6, RECT, seed=1), 3, seed=1))
@@ -136,15 +121,6 @@ def test_a_refusal_to_lock_pages_is_logged_and_leaves_no_error_behind(monkeypatc
     assert not buffer.pinned and buffer.mark() is None
     assert launches == ["cuda"]
     assert len(caplog.records) == 1 and "ulimit -l" in caplog.text
-
-
-def test_no_memory_for_buffers_is_reported(shared, monkeypatch):
-    def refuse(*args):
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr("yolov7fast.data.loading.shared_memory_loader.mmap.mmap", refuse)
-    with pytest.raises(UserError, match="--batch-size"):
-        shared(FakeDataset(8, seed=1), 4, seed=1)
 
 
 def test_a_failed_start_of_workers_is_reported(shared, monkeypatch):

@@ -36,10 +36,6 @@ def run(*arguments) -> list[list[str]]:
     return [line.rsplit(maxsplit=5) for line in lines]
 
 
-def test_it_is_forty_lines_long():
-    assert len(PROGRAM.read_text().splitlines()) <= 40
-
-
 @pytest.mark.parametrize("uint8", [True, False])
 def test_it_prints_the_boxes_of_detect(mini, tmp_path, uint8):
     image = tmp_path / "image.png"

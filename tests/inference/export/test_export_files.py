@@ -133,12 +133,6 @@ def test_each_kind_of_head_is_exported_and_compared(cfg, tmp_path):
     assert not any("implicit" in tensor.name for tensor in graph.initializer)
 
 
-def test_raw_outputs_of_several_heads_are_decoded(tmp_path):
-    weights = write_network("cfg/training/yolov7-tiny-1b4h.yaml", tmp_path / "best.pt", nc=5)  # heads of 2, 1, 1, 1
-    (file,) = export_all(weights, tmp_path, form=ExportForm.RAW)
-    assert file.report.difference.within(BOUNDS)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cfg", CONFIGURATIONS)
 def test_every_configuration_is_exported_and_compared(cfg, tmp_path):
@@ -150,14 +144,6 @@ def test_one_class_says_everything_with_its_objectness(tmp_path):
     weights = write_network("cfg/training/yolov7-tiny.yaml", tmp_path / "best.pt", nc=1)
     (file,) = export_all(weights, tmp_path)
     assert file.report.difference.within(BOUNDS) and file.report.detections > 0
-
-
-@needs_transformers
-@pytest.mark.parametrize("form", [ExportForm.NMS, ExportForm.RAW])
-def test_detr_is_exported_and_compared(form, tmp_path):
-    source = detr_source("detr", tmp_path)
-    (file,) = export_files(source, ExportPlan(form, (96, 96), free=AXES), ["onnx"])
-    assert file.path.name == "detr.onnx" and file.report.difference.within(BOUNDS) and file.report.detections > 0
 
 
 @needs_transformers

@@ -58,11 +58,10 @@ def set_constant(name: str, values):
     [
         scale_first_weights,
         set_constant("iou_thres", [0.9]),
-        set_constant("conf_thres", [0.4]),
         set_constant("class_offset", 0.0),
         set_constant("most", [5]),
     ],
-    ids=["weights", "iou", "confidence", "offset", "most"],
+    ids=["weights", "iou", "offset", "most"],
 )
 def test_a_file_that_answers_otherwise_is_refused_and_none_is_left(mini, tmp_path, monkeypatch, change):
     (tmp_path / "mini.onnx").write_bytes(b"an older file")

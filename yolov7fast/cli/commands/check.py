@@ -5,6 +5,7 @@ into an issue. Exit code 0: every check passed; 4: a check failed. Checks that n
 """
 
 import argparse
+import logging
 import os
 import tempfile
 import traceback
@@ -15,9 +16,9 @@ import torch
 from tqdm import tqdm
 
 from yolov7fast.core.device import select_device
-from yolov7fast.core.errors import UserError, one_line
-from yolov7fast.core.files.atomic import write_atomically
-from yolov7fast.core.process.output import quiet
+from yolov7fast.core.errors import one_line
+from yolov7fast.core.files.atomic import as_user_error, write_atomically
+from yolov7fast.core.process.output import logging_at
 from yolov7fast.core.programs import program
 from yolov7fast.core.text import printable
 from yolov7fast.machine import gpu_check
@@ -81,16 +82,14 @@ def _cell(text: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     opt = parse(argv)
     output = Path(opt.output)
-    try:
+    with as_user_error(output):
         output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output: folder {output} cannot be made ({error.strerror}); give another place") from None
     if not opt.device:  # one GPU, in this process and in its children
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     # a GPU that torch cannot use is reported as a line, not as an error
     device = select_device(opt.device) if opt.device or torch.cuda.is_available() else torch.device("cpu")
     sections = {}
-    with tempfile.TemporaryDirectory(prefix="yolov7fast_check_") as scratch, quiet("yolov7fast"):
+    with tempfile.TemporaryDirectory(prefix="yolov7fast_check_") as scratch, logging_at(logging.WARNING, "yolov7fast"):
         for name in tqdm(opt.only, desc="checking"):
             sections[name] = run_section(name, device, Path(scratch))
     states = [line.status for lines in sections.values() for line in lines]

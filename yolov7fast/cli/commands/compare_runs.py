@@ -8,7 +8,7 @@ Writes report.html (one page) and report.md (the same without curves) to the out
 from pathlib import Path
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.atomic import as_user_error, write_atomically
 from yolov7fast.core.files.paths import increment_path
 from yolov7fast.core.programs import program
 from yolov7fast.reports.comparison import build_report
@@ -35,10 +35,8 @@ def main() -> int:
         raise UserError(f"--rate {opt.rate} is out of range: it is a price per hour")
     report = build_report(read_runs(opt.runs), opt.rate)
     folder = opt.output or increment_path(Path("runs/compare/exp"), exist_ok=False)
-    try:
+    with as_user_error(folder):
         written = write_report(report, folder)
-    except OSError as error:
-        raise UserError(f"--output {folder} cannot be written to ({error.strerror}); give another folder") from None
     for path in written:
         print(f"written: {path}")
     print("\n" + section_markdown(report.sections[-1]).replace("**", ""))

@@ -19,7 +19,7 @@ import yaml
 
 from yolov7fast.cli.commands import group_classes, resize_dataset
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.atomic import as_user_error, write_atomically
 from yolov7fast.core.process.output import log_to_stderr
 from yolov7fast.core.programs import program
 from yolov7fast.core.text import counted, printable
@@ -120,10 +120,8 @@ def _write_page(examined: Examined, output: str, path: str) -> Path:
     given = Path(os.path.abspath(path))
     name = given.parent.name if given.stem in ("data", "dataset") and given.suffix else given.stem
     page = Path(output or Path("runs", "check", plain_name(name))) / "index.html"
-    try:
+    with as_user_error(page.parent, "choose another --output"):
         page.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {page.parent} ({error.strerror or error}); choose another --output") from None
     write_atomically(page, as_page(examined, f"Data check: {printable(path, 200)}"))
     return page
 

@@ -45,7 +45,7 @@ def detect_with(opt: Namespace, predictor: Predictor) -> DetectSummary:
     unknown = [c for c in opt.classes or [] if not 0 <= c < len(names)]
     if unknown:
         known = ", ".join(f"{i} {name}" for i, name in enumerate(names))
-        raise UserError(f"--classes {unknown}: the weights know {known[:300]}")
+        raise UserError(f"--classes {unknown}: the weights have {known[:300]}")
     img_size = input_size(predictor, opt.img_size)
     source = open_source(opt.source, img_size, predictor.stride, square=predictor.fixed_size)
     is_stream_list = source.mode == "stream" and opt.source.lower().endswith(".txt")

@@ -22,7 +22,7 @@ from yolov7fast.cli.parser import Parser
 from yolov7fast.cli.train_command import config_of
 from yolov7fast.core.device import select_device
 from yolov7fast.core.errors import UserError
-from yolov7fast.core.files.atomic import write_atomically
+from yolov7fast.core.files.atomic import as_user_error, write_atomically
 from yolov7fast.core.programs import program
 from yolov7fast.data.data_yaml import DataYaml, load_data_yaml
 from yolov7fast.losses.assigners import assigner_stages
@@ -67,11 +67,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if opt.batch_size == AUTO:
         raise UserError("--batch-size auto is for training: give the number of images to measure with")
     check_limits(opt, {flag.dest: flag for flag in PROFILE_FLAGS})
-    try:
+    with as_user_error(opt.output):
         Path(opt.output).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = f"folder {opt.output} cannot be made ({error.strerror})"
-        raise UserError(f"--output: {why}; give another place") from None
     return opt
 
 

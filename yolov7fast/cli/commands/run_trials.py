@@ -11,4 +11,4 @@ def main() -> int:
     opt = options.parser().parse_args()
     from yolov7fast.search.runner import run_trials
 
-    return run_trials(opt)
+    return run_trials(opt)[0]

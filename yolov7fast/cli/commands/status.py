@@ -1,4 +1,4 @@
-"""How far runs are: one line each, read from their folders, or from folders that --mirror copies to.
+"""Show the progress of runs: one line each, read from their folders, or from folders that --mirror copies to.
 
 yolov7fast status                        all runs below runs/train and outputs
 yolov7fast status /mnt/mirrors --watch   all runs below a folder, again every few seconds

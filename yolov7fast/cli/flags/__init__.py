@@ -14,6 +14,7 @@ __all__ = ["TABLE", "Flag", "flags_of", "register", "removed"]
 REMOVED = {
     "fast_augment": "was removed: it changed pixels and lowered mAP@.5 on BCCD (0.843 against 0.866, three seeds)",
     "reduced_decode": "was removed: it changed the pixels of training images; --cache-images disk keeps every pixel",
+    **dict.fromkeys(("torch_threads", "opencv_threads"), "was removed: set OMP_NUM_THREADS=N before the command"),
 }
 
 TABLE: list[Flag] = [*data.ROWS, *network.ROWS, *optimisation.ROWS, *run.ROWS]

@@ -10,6 +10,8 @@ of_yolo = partial(data, where=YOLO, upstream=TRAIN, fixed=True)
 augment = partial(Flag, group=AUGMENTATION, where=DETR, low=0, high=1, fixed=True, rare=True)
 speed = partial(Flag, group=SPEED)
 loading = partial(speed, where=TRAIN + TEST)
+trained_size = partial(data, where=TRAIN, upstream=TRAIN, low=32, fixed=True, trials=Trials(budget="size"))
+cached = partial(loading, nargs="?", const="ram", choices=("ram", "disk"))
 
 DATA_HELP = (
     "data yaml (a file, or a shipped one such as coco320), folder or .zip of YOLO, COCO or VOC, COCO .json, .csv"
@@ -26,27 +28,16 @@ PARTIAL_HELP = "keep the valid lines of a label file with invalid or duplicate l
 STRICT_HELP = "stop if an image or a line of a label file would be left out or misread"
 FRACTION_HELP = "fraction of the training images used for validation if the data set has none, by a hash of their names"
 FAST_HELP = {
-    "test": {"help": "workers write samples straight into shared batch buffers"},
+    "test": {"help": "workers write samples directly into shared batch buffers"},
     "train detr": {"help": "loader processes that stay and write whole batches into shared memory"},
 }
-TENSOR_HELP = "micro-collate: workers write samples straight into shared batch buffers"
+TENSOR_HELP = "micro-collate: workers write samples directly into shared batch buffers"
 MICRO_HELP = "samples of one worker task of --worker-tensor; 0: automatic"
 CACHE_HELP = "keep resized images: ram (the bare flag) or disk, a packed memory-mapped file"
 
 ROWS = [
     both("--data", str, "data/coco.yaml", DATA_HELP, upstream=TRAIN + TEST, fixed=True, changed=DATA_DETR),
-    data(
-        "--img-size",
-        int,
-        640,
-        SIZE_HELP,
-        where=TRAIN,
-        upstream=TRAIN,
-        low=32,
-        fixed=True,
-        trials=Trials(budget="size"),
-        changed={"train yolo": TWO_SIZES},
-    ),
+    trained_size("--img-size", int, 640, SIZE_HELP, changed={"train yolo": TWO_SIZES}),
     data("--img-size", int, 640, TEST_SIZE_HELP, where=TEST + DETECT, upstream=TEST + DETECT, low=0),
     data("--source", str, "inference/images", SOURCE_HELP, where=DETECT, upstream=DETECT),
     data("--task", str, "val", TASK_HELP, where=TEST, upstream=TEST),
@@ -65,22 +56,11 @@ ROWS = [
     augment("--crop", float, 0.5, "probability of a crop"),
     augment("--crop-min", float, 0.5, "smallest fraction of either side that a crop keeps"),
     loading("--workers", int, 8, "upper limit of loader processes", upstream=TRAIN, low=0),
-    speed("--torch-threads", int, 0, "threads of torch on a CPU; 0: as torch chooses", where=TRAIN, low=0, rare=True),
-    speed("--opencv-threads", int, 0, "threads of OpenCV in a loader process; 0: none", where=TRAIN, low=0, rare=True),
     loading("--fast-dataloader", bool, False, "short for --persistent-workers --worker-tensor", changed=FAST_HELP),
     speed("--persistent-workers", bool, False, "loader processes live through the whole run", where=YOLO),
     speed("--worker-tensor", bool, False, TENSOR_HELP, where=YOLO),
     speed("--micro-batch", int, 0, MICRO_HELP, where=YOLO, low=0, rare=True),
-    loading(
-        "--cache-images",
-        str,
-        False,
-        CACHE_HELP,
-        upstream=TRAIN,
-        aliases=("--cache",),  # an abbreviation in use that --cache-dir would make ambiguous
-        nargs="?",
-        const="ram",
-        choices=("ram", "disk"),
-    ),
+    # --cache: an abbreviation in use that --cache-dir would make ambiguous
+    cached("--cache-images", str, False, CACHE_HELP, upstream=TRAIN, aliases=("--cache",)),
     loading("--cache-dir", str, "", "folder for --cache-images disk; empty: next to the labels"),
 ]

@@ -8,6 +8,10 @@ FILE = "the file"
 own = partial(Flag, where=("export",))
 upstream = partial(Flag, where=("export",), upstream=("export",))
 UPSTREAM_ONLY = "of upstream's CoreML files, which are not written here: refused; see --half"
+MAX_WH_HELP = (
+    "pixels between classes in NMS, 0: classes suppress one another. --end2end without it is for TensorRT, with it for "
+    "onnxruntime"
+)
 
 ROWS = [
     upstream("--weights", str, "yolov7.pt", "checkpoint of any family; files are written next to it", NETWORK),
@@ -25,15 +29,7 @@ ROWS = [
     own("--nms", bool, False, "NMS in the file: any batch, any image size, outputs of fixed meaning", DETECTION),
     upstream("--include-nms", bool, False, "the same as --nms", DETECTION),
     upstream("--end2end", bool, False, "NMS in the file as upstream has it; needs --grid", DETECTION),
-    upstream(
-        "--max-wh",
-        int,
-        None,
-        "pixels between classes in NMS, 0: classes suppress one another. --end2end without it is for TensorRT, "
-        "with it for onnxruntime",
-        DETECTION,
-        low=0,
-    ),
+    upstream("--max-wh", int, None, MAX_WH_HELP, DETECTION, low=0),
     upstream("--topk-all", int, None, "most detections of an image; default 100, with --nms 300", DETECTION, low=1),
     upstream("--iou-thres", float, 0.45, "IoU above which NMS suppresses the weaker box", DETECTION, low=0, high=1),
     upstream("--conf-thres", float, 0.25, "confidence threshold", DETECTION, low=0, high=1),

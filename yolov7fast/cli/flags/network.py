@@ -6,6 +6,7 @@ from yolov7fast.cli.flags.row import DETECT, DETECTION, DETR, HEADS, NETWORK, SP
 
 DETECTED = TEST + DETECT
 network = partial(Flag, group=NETWORK)
+detected = partial(network, where=DETECTED)
 of_yolo = partial(network, where=YOLO, upstream=TRAIN, fixed=True)
 of_detr = partial(network, where=DETR, fixed=True)
 heads = partial(Flag, group=HEADS, where=YOLO, fixed=True)
@@ -22,25 +23,21 @@ CFG_HELP = "model yaml: a file, or the name of a shipped one such as yolov7-tiny
 FREEZE_HELP = "n: freeze layers 0..n-1; several numbers: exactly those layers"
 GEOMETRY_HELP = "group classes by the shape of their boxes: for COCO by the shipped file, for other data by measuring"
 CONF_DETECT = {"default": 0.25, "help": "confidence threshold; for DETR checkpoints (.pth) 0.5"}
+IOU_HELP = "IoU above which NMS suppresses the weaker box"
 NO_HALF_HELP = "single precision on CUDA too, for cards whose half precision gives NaN (GTX 16xx); a CPU always uses it"
 SLICE_HELP = "also detect on tiles of N pixels, for small objects in large images; 0: only on the whole image"
 OVERLAP_HELP = "fraction of a tile that it shares with the next; objects smaller than it are complete in one tile"
 NO_TRACE_HELP = "accepted for compatibility with upstream, without effect: networks are never traced"
 TRANSFER_HELP = "load the entries of --weights that fit; optimizer, epoch and EMA are new"
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+COMPILE_HELP = "torch.compile the network, as USE_COMPILE=1 does, in one of its modes"
+GRAPH_HELP = "run the network's forward and backward pass as CUDA graphs: less host time, the same kernels"
 NETWORK_HELP = "keys of the network's configuration in transformers: '{num_queries: 50}'"
 
 ROWS = [
     network("--weights", str, "", WEIGHTS_HELP, where=TRAIN, upstream=TRAIN, fixed=True),
-    network(
-        "--weights",
-        str,
-        "yolov7.pt",
-        "checkpoint; several make an ensemble",
-        where=DETECTED,
-        upstream=DETECTED,
-        nargs="+",
-    ),
-    network("--trust-torchscript", bool, False, TORCHSCRIPT_HELP, where=DETECTED),
+    detected("--weights", str, "yolov7.pt", "checkpoint; several make an ensemble", upstream=DETECTED, nargs="+"),
+    detected("--trust-torchscript", bool, False, TORCHSCRIPT_HELP),
     of_yolo("--cfg", str, "", CFG_HELP),
     of_yolo("--freeze", int, [0], FREEZE_HELP, nargs="+", rare=True),
     of_yolo("--noautoanchor", bool, False, "skip the anchor check", fixed=False),
@@ -53,15 +50,10 @@ ROWS = [
     heads("--standard-grouping", bool, False, "heads by meaning (COCO, 4 heads) or, for other data, by class number"),
     heads("--geometry-grouping", bool, False, GEOMETRY_HELP),
     speed("--channels-last", bool, False, "channels-last memory layout"),
-    speed("--compile", bool, False, "torch.compile the network, as USE_COMPILE=1 does"),
+    speed("--compile", str, "", COMPILE_HELP, nargs="?", const="default", choices=COMPILE_MODES),
+    speed("--cuda-graph", bool, False, GRAPH_HELP),
     threshold("--conf-thres", float, 0.001, "confidence threshold", changed={"detect": CONF_DETECT}),
-    threshold(
-        "--iou-thres",
-        float,
-        0.65,
-        "IoU above which NMS suppresses the weaker box",
-        changed={"detect": {"default": 0.45}},
-    ),
+    threshold("--iou-thres", float, 0.65, IOU_HELP, changed={"detect": {"default": 0.45}}),
     of_detect("--classes", int, None, "keep only these class ids: --classes 0 2", upstream=DETECT, nargs="+"),
     detection("--agnostic-nms", bool, False, "boxes suppress each other across classes and heads", upstream=DETECT),
     detection("--augment", bool, False, "test-time augmentation: three passes", upstream=DETECTED),

@@ -22,6 +22,8 @@ from yolov7fast.cli.flags.row import (
 )
 
 optimisation = partial(Flag, group=OPTIMISATION)
+training = partial(optimisation, where=TRAIN)
+batches = partial(optimisation, where=TRAIN + TEST + DETECT, upstream=TRAIN + TEST, low=1, fixed=True)
 of_yolo = partial(optimisation, where=YOLO, fixed=True)
 of_detr = partial(optimisation, where=DETR, low=0, fixed=True)
 shorter = partial(Flag, group=SHORTER, where=TRAIN)
@@ -44,6 +46,10 @@ OVERFIT_HELP = (
 )
 LR_DROP_HELP = "step: epoch after which rates are a tenth; 0: after four fifths of the epochs"
 AMP_HELP = "mixed precision; auto: fp16 on CUDA, off on CPU; off: validations are in single precision, too"
+SKIP_HELP = "skip up to N batches whose loss is not finite, instead of stopping"
+RESIZE_HELP = 'EPOCH:SIZE[:BATCH] steps, e.g. "1:320,20:480"'
+EPOCHS = {"detr": {"default": 50, "aliases": ("--max-epochs",)}}
+BARE_AMP = {"detr": {"nargs": "?", "const": "auto"}}  # also `amp: true`
 EVOLVE_HELP = (
     "evolve the hyper-parameters: 300 generations, each a whole training; table and best set in PROJECT/evolve"
 )
@@ -52,28 +58,10 @@ PROFILED = refused("tools/train_detr.py --profile N, which trains nothing")
 
 ROWS = [
     of_yolo("--hyp", file_or_mapping, "data/hyp.scratch.p5.yaml", HYP_HELP, upstream=TRAIN),
-    optimisation(
-        "--epochs",
-        int,
-        300,
-        "number of epochs",
-        where=TRAIN,
-        upstream=TRAIN,
-        low=1,
-        trials=Trials(budget="epochs"),
-        changed={"detr": {"default": 50, "aliases": ("--max-epochs",)}},
+    training(
+        "--epochs", int, 300, "number of epochs", upstream=TRAIN, low=1, trials=Trials(budget="epochs"), changed=EPOCHS
     ),
-    optimisation(
-        "--batch-size",
-        int,
-        16,
-        "images per batch, over all GPUs",
-        where=TRAIN + TEST + DETECT,
-        upstream=TRAIN + TEST,
-        low=1,
-        fixed=True,
-        changed=BATCHES,
-    ),
+    batches("--batch-size", int, 16, "images per batch, over all GPUs", changed=BATCHES),
     of_yolo("--adam", bool, False, "Adam instead of SGD", upstream=TRAIN),
     of_yolo("--linear-lr", bool, False, "linear instead of cosine decay", upstream=TRAIN, rare=True),
     of_yolo("--label-smoothing", float, 0.0, "label smoothing epsilon, below 1", upstream=TRAIN, low=0, rare=True),
@@ -89,38 +77,15 @@ ROWS = [
     of_detr("--lr-drop", int, 0, LR_DROP_HELP, rare=True),
     of_detr("--final-lr", float, 0.01, "cosine: final learning rate, as a fraction", high=1, rare=True),
     of_detr("--warmup-iters", int, 0, "iterations of linear warm-up from zero"),
-    optimisation(
-        "--amp",
-        str,
-        "auto",
-        AMP_HELP,
-        where=TRAIN,
-        choices=("auto", "off", "fp16", "bf16"),
-        changed={"detr": {"nargs": "?", "const": "auto"}},  # a bare --amp, or `amp: true`
-    ),
-    optimisation(
-        "--skip-nonfinite",
-        int,
-        0,
-        "skip up to N batches whose loss is not finite, instead of stopping",
-        where=TRAIN,
-        low=0,
-        rare=True,
-    ),
+    training("--amp", str, "auto", AMP_HELP, choices=("auto", "off", "fp16", "bf16"), changed=BARE_AMP),
+    training("--skip-nonfinite", int, 0, SKIP_HELP, low=0, rare=True),
     shorter("--subset-size", int, 0, "train on N images; 0: all", low=0, fixed=True, trials=Trials(budget="subset")),
     shorter("--subset-seed", int, 0, "which images --subset-size draws", fixed=True),
     shorter("--overfit", int, 0, OVERFIT_HELP, nargs="?", const=True, low=0, fixed=True),  # `with_overfit`: True
     shorter("--max-iter", int, 0, "stop after N iterations in all, and end their epoch there; 0: no limit", low=0),
     shorter("--patience", int, 0, "stop after N epochs without a better fitness; 0: never", low=0),
-    shorter(
-        "--resize-schedule",
-        schedule_text,
-        "",
-        'EPOCH:SIZE[:BATCH] steps, e.g. "1:320,20:480"',
-        group=OPTIMISATION,
-        fixed=True,
-        trials=Trials(budget="size", reset=True),  # it would override the budget's size
-    ),
+    # trials: it would override the budget's size
+    training("--resize-schedule", schedule_text, "", RESIZE_HELP, fixed=True, trials=Trials(budget="size", reset=True)),
     search("--evolve", bool, False, EVOLVE_HELP, trials=refused("--search")),
     search("--bucket", str, "", BUCKET_HELP, trials=chosen("--search")),
     Flag("--profile", int, 0, "print the stage times of N steps and exit", SPEED, DETR, low=0, trials=PROFILED),

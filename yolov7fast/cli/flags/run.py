@@ -21,10 +21,13 @@ from yolov7fast.cli.flags.row import (
 
 EVERY = TRAIN + TEST + DETECT
 validation = partial(Flag, group=VALIDATION, where=TRAIN)
+measured = partial(validation, where=YOLO + TEST)
 resume = partial(Flag, group=RESUME, where=TRAIN)
 hook = partial(resume, typed=True, trials=refused("your own script around the trials"))
 devices = partial(Flag, group=DEVICES, trials=chosen("--devices"))
+processes = partial(devices, where=TRAIN, rare=True)
 randomness = partial(Flag, group=RANDOMNESS, where=TRAIN)
+seeded = partial(randomness, fixed=True, trials=chosen("--seed and --repeat"))
 results = partial(Flag, group=RESULTS)
 folder = partial(results, where=EVERY, upstream=EVERY, trials=chosen("--output-dir"))
 records = partial(results, where=TEST + DETECT, upstream=TEST + DETECT)
@@ -59,6 +62,8 @@ JSON_HELP = "write detections as COCO JSON and run pycocotools; always on for a 
 ANNOTATIONS_HELP = (
     "COCO annotation file for --save-json; default: searched next to the images, else built from the labels"
 )
+TEST_BATCH_HELP = "images per validation batch; default: twice the training batch"
+CONFIG_HELP = "run file: yaml of flags, with inheritance by `base:`; the command line wins"
 PROJECTS = {
     "train detr": {"default": "outputs"},
     "test": {"default": "runs/test"},
@@ -66,14 +71,7 @@ PROJECTS = {
 }
 
 ROWS = [
-    results(
-        "--config",
-        str,
-        "",
-        "run file: yaml of flags, with inheritance by `base:`; the command line wins",
-        where=TRAIN,
-        trials=chosen("--base-config"),
-    ),
+    results("--config", str, "", CONFIG_HELP, where=TRAIN, trials=chosen("--base-config")),
     folder("--project", str, "runs/train", "parent folder of runs", changed=PROJECTS),
     folder("--name", str, "exp", "folder of this run"),
     folder("--exist-ok", bool, False, "write into an existing folder instead of appending a number"),
@@ -91,47 +89,14 @@ ROWS = [
     # --- validation ---------------------------------------------------------------------------------------------------
     validation("--notest", bool, False, "validate only after the last epoch", upstream=TRAIN),
     validation("--eval-interval", int, 1, "epochs between validations (the last epoch always has one)", low=1),
-    validation(
-        "--test-batch-size",
-        int,
-        None,
-        "images per validation batch; default: twice the training batch",
-        low=1,
-        rare=True,
-    ),
-    validation(
-        "--v5-metric",
-        bool,
-        False,
-        "AP with recall extended to 1.0",
-        where=YOLO + TEST,
-        upstream=TRAIN + TEST,
-        rare=True,
-    ),
+    validation("--test-batch-size", int, None, TEST_BATCH_HELP, low=1, rare=True),
+    measured("--v5-metric", bool, False, "AP with recall extended to 1.0", upstream=TRAIN + TEST, rare=True),
     # --- devices and randomness ---------------------------------------------------------------------------------------
     devices("--device", str, "", DEVICE, where=EVERY, upstream=EVERY, changed={"train": DEVICE_TRAIN}),
-    devices(
-        "--local_rank",
-        int,
-        -1,
-        LOCAL_RANK_HELP,
-        where=TRAIN,
-        upstream=TRAIN,
-        aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
-        rare=True,
-    ),
-    devices("--dist-timeout", float, 10.0, DIST_TIMEOUT_HELP, where=TRAIN, low=0.01, rare=True),
-    randomness(
-        "--seed",
-        int,
-        None,
-        SEED_HELP,
-        low=0,
-        high=MAX_SEED,
-        fixed=True,
-        trials=chosen("--seed and --repeat"),
-        changed={"detr": {"default": 0}},
-    ),
+    # --local-rank: what torch.distributed.launch passes since torch 2.0
+    processes("--local_rank", int, -1, LOCAL_RANK_HELP, upstream=TRAIN, aliases=("--local-rank",)),
+    processes("--dist-timeout", float, 10.0, DIST_TIMEOUT_HELP, low=0.01),
+    seeded("--seed", int, None, SEED_HELP, low=0, high=MAX_SEED, changed={"detr": {"default": 0}}),
     randomness("--shuffle", bool, False, SHUFFLE_HELP, where=YOLO, fixed=True, rare=True),
     randomness("--deterministic", bool, False, "deterministic algorithms, where torch provides them", rare=True),
     # --- results of test and detect -----------------------------------------------------------------------------------

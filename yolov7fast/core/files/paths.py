@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +31,30 @@ KINDS: dict[str, tuple[str, ...]] = {
 RENAMED = {"data/hyp.shapes.yaml": "data/hyp.small.yaml"}  # names of older versions, in users' scripts and run files
 FOLDERS = {pattern.split("/")[0] for patterns in KINDS.values() for pattern in patterns}
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}  # and all whose name begins with a dot
+KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
+SHARED_MEMORY = "/dev/shm"  # the only folder below /dev that holds ordinary files
 MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # of a name in a path, and of a path, on Linux
+
+
+def is_kernel_path(real: str) -> bool:
+    """Whether a resolved path belongs to the kernel's file systems, whose files are endless or block."""
+
+    def below(folder: str) -> bool:
+        return real == folder or real.startswith(folder + os.sep)
+
+    return any(map(below, KERNEL_FOLDERS)) and not below(SHARED_MEMORY)
+
+
+def is_file(path: str | os.PathLike) -> bool:
+    """Whether a path leads to a regular file that has an end: no FIFO, device or socket, and none of the kernel's.
+
+    The kernel's files that block, such as /proc/kmsg, are regular ones of size 0.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(status.st_mode) and (status.st_size > 0 or not is_kernel_path(os.path.realpath(path)))
 
 
 def increment_path(path: str | Path, exist_ok: bool = True, sep: str = "") -> Path:
@@ -53,7 +77,7 @@ def check_file(file: str | Path, kind: str = "") -> str:
     """
     file = str(file)
     check_path(file)
-    if not file or Path(file).is_file():
+    if not file or is_file(file):
         return file
     wanted = Path(file).parts
     found = [path for path in walk_files(".") if path.name == wanted[-1] and path.parts[-len(wanted) :] == wanted]
@@ -83,7 +107,7 @@ def walk_files(root: str | Path) -> Iterator[Path]:
 
 
 def latest_run(search_dir: str | Path = ".") -> str:
-    """The newest last*.pt below a folder, or '' if there is none."""
+    """The newest last*.pt below a folder; '' if there is none."""
     found = [path for path in walk_files(search_dir) if path.suffix == ".pt" and path.name.startswith("last")]
     return str(max(found, key=os.path.getctime)) if found else ""
 

@@ -1,4 +1,4 @@
-"""Work in the background for the newest of the items it is given, and commands with a time limit."""
+"""A background thread that processes the newest item only, and commands with a time limit."""
 
 import os
 import signal
@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 class NewestFirst(Generic[T]):
-    """A thread that calls `work(item)` for the newest item, one at a time. An item that still waits is dropped.
+    """A thread that calls `work(item)` for the newest item, one at a time. An older item that is still waiting is
+    dropped.
 
     work: returns False to be called again after a pause, with a newer item if there is one. dropped: called with each
     item that is done or replaced.
@@ -38,7 +39,7 @@ class NewestFirst(Generic[T]):
             self.dropped(waiting)
 
     def finish(self, seconds: float) -> bool:
-        """Wait until the newest item is done, then end the thread; False: it was not done within the time."""
+        """Wait until the newest item is done, then end the thread; False: the time limit was exceeded."""
         with self._changed:
             try:
                 return self._changed.wait_for(lambda: self._item is None, max(seconds, 0.0))
@@ -78,7 +79,8 @@ def run_limited(
     stopped: threading.Event | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> int | None:
-    """Run a command (text: by the shell) in its own session; its exit code, or None: killed, as its time was over.
+    """Run a command (text: by the shell) in its own session; its exit code, or None if it was killed after the time
+    limit.
 
     output: of stdout and stderr. stopped: ends it early.
     """

@@ -41,8 +41,8 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 @contextlib.contextmanager
-def quiet(*loggers: str, level: int = logging.WARNING) -> Iterator[None]:
-    """Silence these loggers below a level inside the block."""
+def logging_at(level: int, *loggers: str) -> Iterator[None]:
+    """Set the level of these loggers inside the block."""
     found = [logging.getLogger(name) for name in loggers]
     levels = [logger.level for logger in found]
     try:

@@ -3,7 +3,6 @@
 Label rows are float32 [class, x1, y1, x2, y2] in pixels; polygons are (k, 2) arrays of points, one for each row.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import cv2
@@ -12,7 +11,7 @@ import numpy as np
 from yolov7fast.data.augment.random_source import RandomSource
 
 MAX_OVERLAP = 0.30  # of an existing box that a pasted one may cover
-ENOUGH_CUTOUTS = 30
+ENOUGH_CUTOUTS = 30  # mosaics are cut until there are so many
 PASTE_SIZES = [0.75] * 2 + [0.5] * 4 + [0.25] * 4 + [0.125] * 4 + [0.0625] * 6  # fraction of the image's sides
 
 
@@ -76,16 +75,6 @@ def cut_out(img, labels, segments, rng: RandomSource, fraction: float = 0.5) -> 
         source = img[y1:y2, x1:x2]
         np.copyto(crop, source, where=(crop & source) > 0)
         found.append(CutOut(labels[j, 0], crop))
-    return found
-
-
-def gather_cutouts(more: Callable[[], list[CutOut]]) -> list[CutOut]:
-    """Call `more` until there are enough cut-outs; stop if the first call gives none."""
-    found: list[CutOut] = []
-    while len(found) < ENOUGH_CUTOUTS:
-        found += more()
-        if not found:
-            break
     return found
 
 

@@ -67,22 +67,18 @@ def draw_nine(rng: RandomSource, index: int, indices: Sequence[int], size: int) 
 
 
 def layout(plan: MosaicPlan, shapes: Sequence[tuple[int, int]], size: int) -> MosaicLayout:
-    """Return the positions of images of the given (h, w)."""
+    """Return the positions of images of the given (h, w).
+
+    Four: top left, top right, bottom left and bottom right of a point; nine: the centre image and those around it,
+    clockwise from the top.
+    """
     if len(plan.tiles) == 4:
-        return MosaicLayout(_four_origins(shapes, *plan.at), (0, 0), 2 * size)
-    return MosaicLayout(_nine_origins(shapes, size), plan.at, 2 * size)
-
-
-def _four_origins(shapes, xc: int, yc: int) -> list[tuple[int, int]]:
-    """Origins of the top left, top right, bottom left and bottom right images around (xc, yc)."""
-    (h0, w0), (h1, _), (_, w2), _ = shapes
-    return [(xc - w0, yc - h0), (xc, yc - h1), (xc - w2, yc), (xc, yc)]
-
-
-def _nine_origins(shapes, s: int) -> list[tuple[int, int]]:
-    """Origins of the centre image and of those around it, clockwise from the top."""
+        xc, yc = plan.at
+        (h0, w0), (h1, _), (_, w2), _ = shapes
+        return MosaicLayout([(xc - w0, yc - h0), (xc, yc - h1), (xc - w2, yc), (xc, yc)], (0, 0), 2 * size)
+    s = size
     (h0, w0), (h1, w1), (h2, _), (h3, _), _, (_, w5), (_, w6), (h7, w7), (h8, w8) = shapes
-    return [
+    origins = [
         (s, s),
         (s, s - h1),
         (s + w1, s - h2),
@@ -93,6 +89,7 @@ def _nine_origins(shapes, s: int) -> list[tuple[int, int]]:
         (s - w7, s + h0 - h7),
         (s - w8, s + h0 - h7 - h8),
     ]
+    return MosaicLayout(origins, plan.at, 2 * size)
 
 
 def mosaic_labels(labels: Sequence[np.ndarray], shapes: Sequence[tuple[int, int]], where: MosaicLayout) -> np.ndarray:

@@ -84,10 +84,6 @@ class Warp(NamedTuple):
     size: tuple[int, int]
     projective: bool  # the last row of the matrix matters
 
-    @property
-    def changes_nothing(self) -> bool:
-        return self.size == self.source and bool((self.matrix == IDENTITY).all())
-
 
 def draw_warp(
     rng: RandomSource, hyp: Mapping[str, float], source: tuple[int, int], border: tuple[int, int] = (0, 0)
@@ -122,7 +118,7 @@ def warp_image(img: np.ndarray, warp: Warp) -> np.ndarray:
 
     Three channels are made four; a warp that changes nothing gives the image itself.
     """
-    if warp.changes_nothing:
+    if warp.size == warp.source and (warp.matrix == IDENTITY).all():
         return img
     if img.shape[2] == 3:
         img = cv2.cvtColor(img, cv2.COLOR_BGR2BGRA)

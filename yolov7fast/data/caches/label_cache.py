@@ -62,16 +62,6 @@ class LabelTable(NamedTuple):
     report: Path | None = None  # the list of problems; None if there are none or no folder could be written
 
     @property
-    def images_lost_by_a_line(self) -> int:
-        """Number of images left out because of bad or duplicate lines in their label files."""
-        return len({problem.path for problem in self.problems if problem.skipped and problem.kind in LINE_FAULTS})
-
-    @property
-    def lines_lost(self) -> int:
-        """Number of bad or duplicate lines left out of label files whose good lines are kept."""
-        return sum(not problem.skipped and problem.kind in LINE_FAULTS for problem in self.problems)
-
-    @property
     def first_loss(self) -> Problem | None:
         """The first problem that drops an image or a line, or makes training misread a line."""
         return next((p for p in self.problems if p.skipped or p.kind in (*LINE_FAULTS, MIXED)), None)
@@ -105,13 +95,15 @@ def load_labels(
     keep_partial: a bad or duplicate line drops itself, not its image (--keep-partial-labels).
     """
     label_files = img2label_paths(img_files)
-    places = _places(source, label_files, cache_dir, keep_partial)
+    first = cache_path(source, label_files, keep_partial)
+    folder = Path(cache_dir) if cache_dir else Path.home() / ".cache" / "yolov7-fast"
+    key = hashlib.blake2b(str(first.absolute()).encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    places = [first, folder / f"{first.name.removesuffix(SUFFIX)}-{key}{SUFFIX}"]
     digest = content_hash(img_files, label_files, keep_partial)
-    desc = f"{prefix}Scanning {str(cache_path(source, label_files)).removesuffix(SUFFIX)} images and labels... "
+    desc = f"{prefix}Scanning {str(first).removesuffix(PARTIAL * keep_partial + SUFFIX)} images and labels... "
     for place in places:
         if (table := _read(place, digest, prefix)) is not None:
-            report = _report_of(place)
-            table = table._replace(report=report if report.exists() else _write_report(place, table))
+            table = table._replace(report=_write_report(place, table, again=False))
             n, where = table.counts.total, f"; problems: {table.report}" if table.report else ""
             tqdm(total=n, initial=n, desc=f"{desc}{table.counts} (cached){where}").close()
             break
@@ -163,14 +155,15 @@ def _scan(img_files: Sequence[str], label_files: Sequence[str], what: str, keep_
 
 def _warn_of_losses(table: LabelTable, prefix: str) -> None:
     """Warn at the start of every run of images and label lines that are left out."""
+    bad_lines = [problem for problem in table.problems if problem.kind in LINE_FAULTS]
     if table.counts.corrupt:
         left_out = f"{table.counts.corrupt} of {table.counts.total} images are left out"
-        if lost := table.images_lost_by_a_line:
+        if lost := len({problem.path for problem in bad_lines if problem.skipped}):
             left_out += f", {lost} of them for a bad or duplicate label line, which costs the whole image, as upstream "
             left_out += "does; --keep-partial-labels keeps the good lines"
         LOGGER.warning(f"{prefix}{left_out}")
-    if table.lines_lost:
-        LOGGER.warning(f"{prefix}--keep-partial-labels: {table.lines_lost} bad or duplicate label lines are left out")
+    if kept := sum(not problem.skipped for problem in bad_lines):
+        LOGGER.warning(f"{prefix}--keep-partial-labels: {kept} bad or duplicate label lines are left out")
     if misread := [problem for problem in table.problems if problem.kind == MIXED]:
         files = len({problem.path for problem in misread})
         LOGGER.warning(
@@ -184,17 +177,15 @@ def _warn_of_losses(table: LabelTable, prefix: str) -> None:
         LOGGER.warning(f"{prefix}truncated JPEG files, grey where pixels are missing: {names}{more}")
 
 
-def _report_of(cache: Path) -> Path:
-    return cache.with_name(f"{cache.name.removesuffix(SUFFIX)}.problems.txt")
-
-
-def _write_report(cache: Path, table: LabelTable) -> Path | None:
-    """Write the report of all problems next to the cache; delete an old one if there are none."""
-    path = _report_of(cache)
+def _write_report(cache: Path, table: LabelTable, again: bool = True) -> Path | None:
+    """Write the report of all problems next to the cache, unless it exists; delete an old one if there are none."""
+    path = cache.with_name(f"{cache.name.removesuffix(SUFFIX)}.problems.txt")
     with contextlib.suppress(OSError, UserError):
         if not table.problems:
             path.unlink(missing_ok=True)
             return None
+        if path.exists() and not again:
+            return path
         head = f"# {table.counts.total} images: {table.counts}\n# {table.summary()}\n"
         with atomic_file(path) as f:
             f.write(head.encode())
@@ -211,16 +202,6 @@ def cache_path(source: Paths, label_files: Sequence[str], keep_partial: bool = F
     last = Path(source if isinstance(source, str | os.PathLike) else source[-1])
     place = last.with_suffix("") if os.path.isfile(last) else Path(label_files[0]).parent
     return place.with_name(f"{place.name}{PARTIAL * keep_partial}{SUFFIX}")
-
-
-def _places(
-    source: Paths, label_files: Sequence[str], cache_dir: str | os.PathLike | None, keep_partial: bool
-) -> list[Path]:
-    """Return the possible paths of the cache, preferred one first."""
-    first = cache_path(source, label_files, keep_partial)
-    folder = Path(cache_dir) if cache_dir else Path.home() / ".cache" / "yolov7-fast"
-    key = hashlib.blake2b(str(first.absolute()).encode(errors="surrogateescape"), digest_size=6).hexdigest()
-    return [first, folder / f"{first.name.removesuffix(SUFFIX)}-{key}{SUFFIX}"]
 
 
 def content_hash(img_files: Sequence[str], label_files: Sequence[str], keep_partial: bool = False) -> str:

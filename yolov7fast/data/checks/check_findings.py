@@ -34,13 +34,9 @@ CHECKS = {
     "image under 10 pixels": Check(ERROR, "image", "Remove it; training leaves it out."),
     "tiny image": Check(WARNING, "image", "Check that it is not a thumbnail; a larger original shows more."),
     "huge image": Check(WARNING, "image", "Shrink it beforehand (yolov7fast data resize), or cut it into tiles."),
-    "rotated by EXIF": Check(
-        WARNING, "image", "Training turns it upright: check that the boxes fit the upright image."
-    ),
+    "rotated by EXIF": Check(WARNING, "image", "Training turns it upright; check the boxes."),
     "size differs from annotation": Check(ERROR, "image", "Correct width and height in the annotation, or the boxes."),
-    "dark 16-bit image": Check(
-        WARNING, "image", "Multiply its values by 2 ** (16 - used bits), or save it with 8 bits a value."
-    ),
+    "dark 16-bit image": Check(WARNING, "image", "Multiply its values by 2 ** (16 - used bits), or save 8 bits."),
     "grey image": Check(NOTE, "image", "Fine if images in use are grey too; else add colour images."),
     "suffix differs from content": Check(NOTE, "image", "Rename the file; training reads it by its content."),
     # labels
@@ -48,9 +44,7 @@ CHECKS = {
     "empty label": Check(NOTE, "image", "Background images are useful up to about a tenth of the set."),
     "unreadable label": Check(ERROR, "file", "Export the file again; training leaves its image out."),
     "too many objects": Check(ERROR, "file", "Split the image into tiles; training leaves it out."),
-    "image id given twice": Check(
-        ERROR, "image", "Give each image a different id, and its annotations too; training leaves these images out."
-    ),
+    "image id given twice": Check(ERROR, "image", "Give each image a separate id; training leaves these out."),
     "image named twice": Check(ERROR, "image", "Merge the entries of the image into one; training leaves it out."),
     "wrong columns": Check(ERROR, "line", "Write 'class cx cy w h', or class and at least 4 points of a polygon."),
     "not a number": Check(ERROR, "line", "Correct or remove the line; training leaves the whole image out."),
@@ -71,9 +65,7 @@ CHECKS = {
     "shared label file": Check(ERROR, "image", "Rename one of the images: both read the same label file."),
     # the set
     "image in two splits": Check(ERROR, "image", "Remove it from one of them: validation metrics are too high."),
-    "near duplicates in two splits": Check(
-        WARNING, "pair", "Keep a scene or video in one split: metrics are too high."
-    ),
+    "near duplicates in two splits": Check(WARNING, "pair", "Keep a scene in one split: metrics are too high."),
     "same image twice": Check(WARNING, "image", "Remove one, or check that both have the same labels."),
     "near duplicates": Check(NOTE, "pair", "Fine for frames of a video; otherwise keep fewer of them."),
     "unused class": Check(WARNING, "class", "Remove the name, or label objects of it."),
@@ -83,9 +75,7 @@ CHECKS = {
     "outnumbered class": Check(NOTE, "class", "Compare its AP with the others'; --image-weights draws it more often."),
     "class name given twice": Check(WARNING, "class", "Merge the two classes, or rename one of them."),
     "box below 3 pixels": Check(WARNING, "box", "Train at a larger --img-size, or cut images into tiles."),
-    "no anchor reaches": Check(
-        WARNING, "box", "Let autoanchor run (no --noautoanchor), or use the anchors given here."
-    ),
+    "no anchor reaches": Check(WARNING, "box", "Let autoanchor run, or use the anchors given here."),
 }
 
 
@@ -138,8 +128,6 @@ class Findings:
         self._by_check: dict[str, Finding] = {}
 
     def add(self, check: str, file: str, line: int = 0, text: str = "", image: int = -1, other: int = -1) -> None:
-        if check not in CHECKS:
-            raise KeyError(check)
         finding = self._by_check.setdefault(check, Finding(check))
         finding.count += 1
         if len(finding.places) < KEPT_PLACES:

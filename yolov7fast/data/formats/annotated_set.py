@@ -1,5 +1,6 @@
 """The representation that every reader returns and every writer takes: images with their objects."""
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.core.text import printable
 from yolov7fast.data.labels import MOST_OBJECTS
 
@@ -124,7 +126,7 @@ class AnnotatedSet:
                     text = f"{count:,} objects; at most {MOST_OBJECTS:,} are read"
                     sample.faults.append(Fault("too many objects", sample.image, 0, text))
                 by_image[os.path.realpath(sample.image)].append(sample)
-            for own in (own for own in by_image.values() if len(own) > 1 and os.path.isfile(own[0].image)):
+            for own in (own for own in by_image.values() if len(own) > 1 and is_file(own[0].image)):
                 text = f"{len(own)} entries name {printable(own[0].name, 200)}, each with a part of its objects"
                 for sample in own:
                     sample.faults.append(Fault("image named twice", sample.label_file, 0, text))
@@ -143,6 +145,15 @@ class Layout(NamedTuple):
     splits: dict[str, list[Path]]  # under "": the splits are in a column of the file, or it is all training data
     evidence: str  # the files that identified it
     direct: Path  # the file or folder that selects this format, as --data
+
+
+def finite_number(text: str) -> float | None:
+    """The number that a text holds, if it is one and finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def split_of(name: str) -> str | None:

@@ -5,7 +5,6 @@ as their boxes; crowd regions are marked, and training leaves them out, as COCO'
 """
 
 import json
-import os
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError, shown
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.core.files.settings_files import is_number, is_whole
 from yolov7fast.core.text import printable
 from yolov7fast.data.formats.annotated_set import AnnotatedSet, Fault, Layout, Sample, files_by_split, split_of
@@ -51,7 +51,7 @@ def of_file(path: Path) -> Layout:
 
 def looks_like_coco(path: Path) -> bool:
     """Whether the beginning of a JSON file shows a list that COCO files have."""
-    if not path.is_file():
+    if not is_file(path):
         return False
     try:
         with open(path, "rb") as file:
@@ -147,7 +147,7 @@ def _image_folder(images: list[dict], path: Path, finder: ImageFinder) -> Path:
     firsts = [image["file_name"] for image in images[:20]]
 
     def present(folder: Path) -> int:
-        return sum(os.path.isfile(folder / name) for name in firsts if not Path(name).is_absolute())
+        return sum(is_file(folder / name) for name in firsts if not Path(name).is_absolute())
 
     return max([path.parent, *(finder.root / name for name in names)], key=present)
 

@@ -1,14 +1,23 @@
 """CSV files with one box a row; columns are identified by the names in the first row."""
 
 import csv
-import math
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.core.text import printable
-from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Layout, Sample, files_by_split, split_of
+from yolov7fast.data.formats.annotated_set import (
+    SPLITS,
+    AnnotatedSet,
+    Fault,
+    Layout,
+    Sample,
+    files_by_split,
+    finite_number,
+    split_of,
+)
 from yolov7fast.data.formats.dataset_files import ImageFinder
 from yolov7fast.data.image_io import image_size
 
@@ -50,7 +59,7 @@ def of_file(path: Path) -> Layout:
 
 def looks_like_boxes(path: Path) -> bool:
     """Whether the first row names the columns of boxes."""
-    if not path.is_file():  # opening a FIFO may never end
+    if not is_file(path):  # opening a FIFO may never end
         return False
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -65,14 +74,6 @@ def _columns(first: list[str]) -> dict[str, int] | None:
     plain = ["".join(c for c in name.lower() if c.isalnum()) for name in first]
     found = {what: plain.index(n) for what, names in COLUMNS.items() for n in names[::-1] if n in plain}
     return found if "image" in found and any(all(c in found for c in form) for form in BOX_FORMS) else None
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def _delimiter(file) -> str:
@@ -138,7 +139,7 @@ class _CsvFile:
         own = images.setdefault(image, [])
         form = next(form for form in BOX_FORMS if all(c in columns for c in form))
         texts = [cells.get(what, "") for what in form]
-        values = [value for text in texts if (value := _number(text)) is not None]
+        values = [value for text in texts if (value := finite_number(text)) is not None]
         name = cells.get("class", "") if "class" in columns else "object"
         if not any((*texts, cells.get("class", ""))):  # an image without objects
             return
@@ -151,7 +152,7 @@ class _CsvFile:
             if form[0] == "cx":
                 a, b = a - c / 2, b - d / 2
             box = (a, b, c, d) if form is CORNERS else (a, b, a + c, b + d)
-            width, height = (_number(cells.get(side, "")) or 0 for side in ("width", "height"))
+            width, height = (finite_number(cells.get(side, "")) or 0 for side in ("width", "height"))
             own.append(_BoxRow(line, name, box, (width, height) if min(width, height) > 0 else None))
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.core.text import printable
 from yolov7fast.data.image_io import is_image_name, walk
 
@@ -59,7 +60,7 @@ def has_images(folder: Path) -> bool:
 def text_lines(path: Path, holds: str) -> list[str]:
     """The lines of a text file in UTF-8. holds: what the file should hold, for the message if it cannot be read."""
     try:
-        if not path.is_file():  # opening a FIFO may never end
+        if not is_file(path):  # opening a FIFO may never end
             raise OSError("not a regular file")
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -81,7 +82,11 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
     The first of equal names keeps it; a later one gets a number after its stem.
     """
-    safe = [_safe_name(name) for name in names]
+    safe = []
+    for name in names:  # without separators and control characters; other letters stay
+        plain = "".join(c if c.isprintable() and c not in '/\\:*?"<>|' else "_" for c in os.path.basename(name))
+        plain = plain.encode(errors="replace").decode().strip()
+        safe.append(plain if plain.strip(".") else "unnamed")
     taken = Counter(_stem(name) for name in safe)
     used: set[str] = set()
     result = []
@@ -94,13 +99,6 @@ def unique_names(names: Sequence[str]) -> list[str]:
         used.add(_stem(candidate))
         result.append(candidate)
     return result
-
-
-def _safe_name(name: str) -> str:
-    """A file name without separators and control characters; other letters stay."""
-    cleaned = "".join(c if c.isprintable() and c not in '/\\:*?"<>|' else "_" for c in os.path.basename(name))
-    cleaned = cleaned.encode(errors="replace").decode().strip()
-    return cleaned if cleaned.strip(".") else "unnamed"
 
 
 def _stem(name: str) -> str:
@@ -125,7 +123,7 @@ class ImageFinder:
         every, by_name, by_stem = set(), defaultdict(list), defaultdict(list)
         skip = len(str(self.root)) + 1
         for entry in walk(self.root):
-            if is_image_name(entry.name) and os.path.isfile(entry.path):
+            if is_image_name(entry.name) and is_file(entry.path):
                 relative = entry.path[skip:].replace(os.sep, "/")
                 every.add(relative)
                 by_name[entry.name].append(relative)
@@ -137,7 +135,7 @@ class ImageFinder:
 
         near: folder of the annotation, preferred among images of one name.
         """
-        if filename and not self.confined and os.path.isabs(filename) and os.path.isfile(filename):
+        if filename and not self.confined and os.path.isabs(filename) and is_file(filename):
             return Path(filename)
         every, by_name, by_stem = self._index
         base = self._relative(near) if near else None

@@ -20,6 +20,7 @@ import yaml
 from yolov7fast.core.errors import UserError
 from yolov7fast.core.files.atomic import atomic_folder, write_atomically
 from yolov7fast.core.files.locks import exclusive
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import DataYaml
@@ -29,7 +30,7 @@ from yolov7fast.data.formats.dataset_files import cache_folder, link, plain_name
 from yolov7fast.data.formats.recognise import Found, recognise
 from yolov7fast.data.formats.write_dataset import check_files, write_training_files
 from yolov7fast.data.image_facts import groups_of, look_at, near_pairs
-from yolov7fast.data.image_io import walk
+from yolov7fast.data.image_io import file_stamps, is_utf8, walk
 from yolov7fast.data.labels import img2label_paths
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ def prepare(path: str | Path, val_fraction: float = 0.0) -> str:
     if found.yolo is not None:
         folder = _prepare_yolo(found, found.yolo, str(path), val_fraction)
     else:
-        folder = _folder(found, [str(found.root), found.evidence, val_fraction, *_stamps(found.root)])
+        files = [entry.path for entry in walk(found.root)]
+        folder = _folder(found, [found.root, found.evidence, val_fraction, *zip(files, file_stamps(files).tolist())])
         with _new_folder(folder) as build:
             if build:
                 _convert(found, build, folder, str(path), val_fraction)
@@ -135,7 +137,8 @@ def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) 
         splits = {**splits, "train": [images[i] for i in train], "val": [images[i] for i in val]}
         notes.append(how)
     for split, images in splits.items():
-        splits[split] = [image for image in images if _can_be_listed(image)]
+        plain = (image for image in images if is_utf8(image))  # and one line, as a list of images needs
+        splits[split] = [image for image in plain if len(image.splitlines()) == 1 and image.strip() == image]
         if odd := len(images) - len(splits[split]):
             notes.append(f"{odd} {split} images are left out: their names hold line breaks or bytes that are not text")
     every = [image for images in splits.values() for image in images]
@@ -152,19 +155,13 @@ def _prepare_yolo(found: Found, data: DataYaml, said: str, val_fraction: float) 
                     lines = [f"./images/{split}/{name}" for name in names]
                     for image, name in zip(images, names):
                         link(image, build / "images" / split / name)
-                        if os.path.isfile(label := yolo_format.label_of(image)):
+                        if is_file(label := yolo_format.label_of(image)):
                             link(label, build / "labels" / split / f"{os.path.splitext(name)[0]}.txt")
                 write_atomically(build / f"{split}.txt", "\n".join(lines) + "\n")
             counts = ", ".join(f"{split} {len(images):,} images" for split, images in splits.items())
             text = f"data: {found.kind} ({found.evidence}) in {said}: {counts}, {data.nc} classes"
             _write_yaml(build, folder, data.names, splits, text, notes, said)
     return folder
-
-
-def _can_be_listed(image: str) -> bool:
-    """Whether a line of a text file can hold this path."""
-    text = image.encode(errors="replace").decode() == image
-    return text and len(image.splitlines()) == 1 and image.strip() == image
 
 
 # --- other formats: converted labels ----------------------------------------------------------------------------------
@@ -184,8 +181,8 @@ def _convert(found: Found, build: Path, folder: Path, said: str, val_fraction: f
     if val_fraction:
         notes.append(split_off(annotated, val_fraction, said))
     changes += write_training_files(annotated, build)
-    notes += _counted([fault for fault in changes if not fault.kind.startswith("crowd")], annotated.line_word)
-    if changes:
+    if changes := [fault for fault in changes if not fault.kind.startswith("crowd")]:  # crowds are noted already
+        notes += _counted(changes, annotated.line_word)
         notes.append(f"for all of them: yolov7fast data check {quote(said)}")
     for split in annotated.splits:
         names = sorted(os.listdir(build / "images" / split))
@@ -214,16 +211,6 @@ def _folder(found: Found, parts: Sequence) -> Path:
     text = "\n".join(str(part) for part in (VERSION, found.kind, *parts))
     digest = hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=6).hexdigest()
     return cache_folder("sets") / f"{plain_name(found.root.name)}-{digest}"
-
-
-def _stamps(root: Path) -> Iterator[str]:
-    """Path, size and modification time of every file of a data set."""
-    for entry in walk(root):
-        try:
-            status = entry.stat()
-            yield f"{entry.path}\0{status.st_size}\0{status.st_mtime_ns}"
-        except OSError:  # a broken link
-            yield f"{entry.path}\0broken"
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.core.text import printable
 from yolov7fast.data.data_yaml import DataYaml
 from yolov7fast.data.formats import coco_format, csv_format, voc_format, yolo_format
@@ -30,7 +31,7 @@ class Found(NamedTuple):
 def is_other_format(path: str | Path) -> bool:
     """Whether a `--data` value is a folder or a file of another kind than a data YAML."""
     path = Path(path)
-    return path.is_dir() or (path.is_file() and path.suffix.lower() in (".zip", ".json", ".csv"))
+    return path.is_dir() or (is_file(path) and path.suffix.lower() in (".zip", ".json", ".csv"))
 
 
 def recognise(path: str | Path) -> Found:
@@ -39,7 +40,7 @@ def recognise(path: str | Path) -> Found:
     suffix = path.suffix.lower()
     if path.is_dir():
         return _of_folder(path, path)
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"{path} does not exist; give a data YAML, a folder, a .zip, a COCO .json or a .csv")
     if suffix == ".zip":
         return _of_folder(unpack(path), path)

@@ -1,6 +1,5 @@
 """Pascal VOC: one XML file for each image, in `Annotations/` (with `ImageSets/Main/*.txt`) or next to the images."""
 
-import math
 import xml.parsers.expat
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Layout, Sample, split_of
+from yolov7fast.core.files.paths import is_file
+from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Layout, Sample, finite_number, split_of
 from yolov7fast.data.formats.dataset_files import ImageFinder, text_lines
 from yolov7fast.data.image_io import image_size
 
@@ -125,7 +125,7 @@ class _VocFile:
         parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text.append
         parser.EntityDeclHandler = refuse  # entities can expand a small file to gigabytes
         try:
-            if not path.is_file():
+            if not is_file(path):
                 raise OSError("not a regular file")
             parser.Parse(path.read_bytes(), True)
         except (OSError, ValueError, xml.parsers.expat.ExpatError) as error:
@@ -135,32 +135,17 @@ class _VocFile:
 
 def _fault(item: dict[str, Any]) -> tuple[str, str] | None:
     """(kind, text) of what is wrong with an object, or None."""
-    name, sides = item.get("name", ""), [_number(item.get(side, "")) for side in SIDES]
-    if None in sides:
+    name = item.get("name", "")
+    if None in [finite_number(item.get(side, "")) for side in SIDES]:
         return "not a number", f"{name!r} has no complete bndbox"
-    if not all(side is not None and math.isfinite(side) for side in sides):
-        return "not finite", f"{name!r}: {sides}"
     return None if name else ("bad class", "the object has no name")
-
-
-def _box(item: dict[str, Any]) -> list[float]:
-    """Left, top, right, bottom; VOC's pixels count from 1 and the last one is included."""
-    left, top, right, bottom = (float(item[side]) for side in SIDES)
-    return [left - 1, top - 1, right, bottom]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _sample(file: _VocFile, ids: dict[str, int], finder: ImageFinder, one_line: bool) -> Sample:
     """one_line: objects are identified by their number in the file, from 1, instead of by their line."""
     image = finder.find(file.top.get("filename", ""), file.path.stem, file.path.parent)
-    width, height = (_number(file.top.get(f"size/{side}", "")) or 0.0 for side in ("width", "height"))
-    stated = (width, height) if 0 < width < math.inf and 0 < height < math.inf else None
+    width, height = (finite_number(file.top.get(f"size/{side}", "")) or 0.0 for side in ("width", "height"))
+    stated = (width, height) if min(width, height) > 0 else None
     sample = Sample(str(image), finder.name_of(image), stated or image_size(image) or (1.0, 1.0), str(file.path))
     good = []
     for number, item in enumerate(file.objects, 1):
@@ -168,7 +153,8 @@ def _sample(file: _VocFile, ids: dict[str, int], finder: ImageFinder, one_line: 
         if fault := _fault(item):
             sample.faults.append(Fault(fault[0], str(file.path), place, fault[1]))
         else:
-            good.append((ids[item["name"]], _box(item), place))
+            left, top, right, bottom = (float(item[side]) for side in SIDES)  # pixels count from 1, the last included
+            good.append((ids[item["name"]], (left - 1, top - 1, right, bottom), place))
     sample.set_objects([cls for cls, _, _ in good], [box for _, box, _ in good], [place for _, _, place in good])
     sample.faults += [file.fault] if file.fault else []
     return sample

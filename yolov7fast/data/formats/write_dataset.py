@@ -83,7 +83,7 @@ def check_files(annotated: AnnotatedSet) -> list[Fault]:
     found = []
     samples, word = annotated.samples, annotated.line_word
     with ThreadPool(THREADS) as pool:
-        checked = pool.map(check_pair, [sample.image for sample in samples], repeat(os.devnull))
+        checked = pool.map(check_pair, [sample.image for sample in samples], repeat(""))  # without labels
         bar = tqdm(
             zip(samples, checked), "checking images", len(samples), False, unit="img", disable=len(samples) < 500
         )
@@ -272,18 +272,15 @@ def _write_coco(target: _Target) -> str:
             for cls, (left, top, right, bottom), crowd, rings in _kept(sample, target, size):
                 w, h = _round(right - left), _round(bottom - top)
                 item = {"id": len(annotations) + 1, "image_id": len(images), "category_id": cls + 1}
-                item |= {"bbox": [left, top, w, h], "area": _round(_area(rings) or w * h), "iscrowd": int(crowd)}
+                following = [np.roll(ring, -1, 0) for ring in rings]  # the shoelace formula
+                products = (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0] for a, b in zip(rings, following))
+                area = sum(abs(float(product.sum())) / 2 for product in products) or w * h
+                item |= {"bbox": [left, top, w, h], "area": _round(area), "iscrowd": int(crowd)}
                 flat = [] if target.boxes_only else [[_round(v) for v in ring.ravel().tolist()] for ring in rings]
                 annotations.append({**item, "segmentation": flat})
         content = {"images": images, "annotations": annotations, "categories": categories}
         (target.folder / "annotations" / f"instances_{split}.json").write_text(json.dumps(content), encoding="utf-8")
     return "annotations"
-
-
-def _area(rings: list[np.ndarray]) -> float:
-    """The sum of the areas of rings (n, 2), by the shoelace formula."""
-    following = [np.roll(ring, -1, 0) for ring in rings]
-    return sum(abs(float((a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum())) / 2 for a, b in zip(rings, following))
 
 
 def _write_voc(target: _Target) -> str:

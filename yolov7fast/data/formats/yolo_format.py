@@ -13,6 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from yolov7fast.core.errors import UserError
+from yolov7fast.core.files.paths import is_file
 from yolov7fast.core.files.settings_files import read_yaml
 from yolov7fast.data.data_yaml import DataYaml, Source, candidates, class_names, source_of
 from yolov7fast.data.formats.annotated_set import SPLITS, AnnotatedSet, Fault, Sample, split_of
@@ -40,7 +41,12 @@ MANY = 5000  # files from which on progress is shown
 
 def find(root: Path) -> tuple[DataYaml, str] | None:
     """(the data set below `root` with absolute paths, the file or folder that identified it), or None."""
-    described = _yamls(root)
+    files = sorted(path for path in (*root.glob("*.yaml"), *root.glob("*.yml")) if is_file(path))
+    described = []
+    for path in [path for path in files if path.stem in ("data", "dataset")] or files:
+        values = read_yaml(path)
+        if isinstance(values, dict) and "names" in values and any(s in values for s in (*SPLITS, *VAL_WORDS)):
+            described.append(path)
     if len(described) > 1:
         names = ", ".join(p.name for p in described)
         raise UserError(
@@ -48,7 +54,7 @@ def find(root: Path) -> tuple[DataYaml, str] | None:
         )
     if described:
         return of_yaml(described[0]), described[0].name
-    darknet = sorted(path for path in root.glob("*.data") if path.is_file())
+    darknet = sorted(path for path in root.glob("*.data") if is_file(path))
     if len(darknet) == 1:
         return _of_darknet(darknet[0]), darknet[0].name
     sources = _sources_of_folders(root)
@@ -56,17 +62,6 @@ def find(root: Path) -> tuple[DataYaml, str] | None:
         return None
     names, evidence = _class_names(root, sources)
     return _data(root, names, sources), evidence
-
-
-def _yamls(root: Path) -> list[Path]:
-    """YAML files in `root` that describe a data set; only data.yaml if there is one."""
-    files = sorted(path for path in (*root.glob("*.yaml"), *root.glob("*.yml")) if path.is_file())
-    found = []
-    for path in [path for path in files if path.stem in ("data", "dataset")] or files:
-        values = read_yaml(path)
-        if isinstance(values, dict) and "names" in values and any(s in values for s in (*SPLITS, *VAL_WORDS)):
-            found.append(path)
-    return found
 
 
 def of_yaml(path: Path, own_first: bool = True) -> DataYaml:
@@ -154,13 +149,13 @@ def _sources_of_folders(root: Path) -> dict[str, str]:
 def _has_labels(images: Path) -> bool:
     """Whether at least one image of a folder has a label file where YOLO looks for it."""
     some = [entry.path for entry in os.scandir(images) if is_image_name(entry.name)][:2000]
-    return any(os.path.isfile(label_of(path)) for path in some)
+    return any(is_file(label_of(path)) for path in some)
 
 
 def _class_names(root: Path, sources: dict[str, str]) -> tuple[list[str], str]:
     """(class names, the files that identified the data set): from a list of names, else the class numbers in use."""
     for name in NAME_LISTS:
-        if (root / name).is_file():
+        if is_file(root / name):
             return _read_names(root / name), f"labels/*.txt, {name}"
     samples = [sample for source in sources.values() for sample in read_samples(find_images(source), root)]
     highest = max((int(sample.classes.max()) for sample in samples if len(sample.classes)), default=-1)
@@ -184,12 +179,12 @@ def _read_names(path: Path) -> list[str]:
 def label_of(image: str) -> str:
     """The label file of an image: by upstream's rule, unless it exists only for another `/images/` of the path."""
     usual = img2label_paths([image])[0]
-    if os.path.isfile(usual):
+    if is_file(usual):
         return usual
     images, labels = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
     parts = image.rpartition(".")[0].split(images)
     others = (labels.join((images.join(parts[:i]), images.join(parts[i:]))) for i in range(len(parts) - 1, 1, -1))
-    return next((f"{other}.txt" for other in others if os.path.isfile(f"{other}.txt")), usual)
+    return next((f"{other}.txt" for other in others if is_file(f"{other}.txt")), usual)
 
 
 def root_of(data: DataYaml) -> Path:
@@ -213,7 +208,7 @@ def images_of(source: Source, root: Path) -> list[str]:
     if all(os.path.isdir(item) for item in ([source] if isinstance(source, str) else source)):
         return images
     own = unpacked_folder(root)
-    there = [os.path.isfile(image) and (own is None or Path(image).resolve().is_relative_to(own)) for image in images]
+    there = [is_file(image) and (own is None or Path(image).resolve().is_relative_to(own)) for image in images]
     return [image if found else _below(image, root) for image, found in zip(images, there)]
 
 
@@ -221,7 +216,7 @@ def _below(image: str, root: Path) -> str:
     """The file below `root` with the longest suffix of the path `image`, or the path it should have."""
     parts = [part for part in PurePath(image.replace("\\", "/")).parts if part not in (os.sep, "..")]
     found = (root.joinpath(*parts[k:]) for k in range(len(parts)))
-    return next((str(path) for path in found if path.is_file()), str(root.joinpath(*parts)))
+    return next((str(path) for path in found if is_file(path)), str(root.joinpath(*parts)))
 
 
 def orphan_labels(annotated: AnnotatedSet) -> list[str]:

@@ -108,7 +108,7 @@ def make_loader(
 
     Args:
         workers: processes; 0 makes samples in this process, also with `worker_tensor`.
-        collate_fn: joins finished samples (quad); None writes samples straight into their batch.
+        collate_fn: joins finished samples (quad); None writes samples directly into their batch.
         micro_batch: samples in one worker task, 0 for the default.
         shuffle: permute each epoch by its number (and `seed`); None: only with several processes (`rank` >= 0).
     """
@@ -135,7 +135,7 @@ def make_loader(
 
 def worker_count(workers: int, batch_size: int, world_size: int = 1) -> int:
     """Return upstream's number of workers: at most this process's share of the cores and the samples of a batch."""
-    return min(_core_limit(world_size), batch_size if batch_size > 1 else 0, workers)
+    return min((os.cpu_count() or 1) // world_size, batch_size if batch_size > 1 else 0, workers)
 
 
 def why_fewer(workers: int, batch_size: int, world_size: int = 1) -> str:
@@ -143,11 +143,7 @@ def why_fewer(workers: int, batch_size: int, world_size: int = 1) -> str:
     used = worker_count(workers, batch_size, world_size)
     if used == workers:
         return ""
-    if used == _core_limit(world_size):
+    if used == (os.cpu_count() or 1) // world_size:
         processes = f" for {world_size} processes" if world_size > 1 else ""
         return f"this machine has {counted(os.cpu_count() or 1, 'core')}{processes}"
     return f"a batch has {counted(batch_size, 'image')}"
-
-
-def _core_limit(world_size: int) -> int:
-    return (os.cpu_count() or 1) // world_size

@@ -1,4 +1,4 @@
-"""`--worker-tensor`: workers write images straight into the memory of the batch, which is reused.
+"""`--worker-tensor`: workers write images directly into the memory of the batch, which is reused.
 
 By default a worker makes a whole batch: the first batch takes as long as one worker needs for all of it, and every
 batch is new memory that is allocated, filled, copied and freed. Here a batch is divided into groups of `micro_batch`

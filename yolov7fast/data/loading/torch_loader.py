@@ -171,7 +171,7 @@ class BatchSource(Dataset):
     """What torch's workers call: keys in, a finished batch or a `WorkerFailure` out."""
 
     def __init__(self, dataset, collate_fn: Callable | None = None, quad_seed: int | None = None):
-        """collate_fn: finished samples -> batch; None writes samples straight into the batch.
+        """collate_fn: finished samples -> batch; None writes samples directly into the batch.
 
         quad_seed: the collate function draws random numbers; key them by (quad_seed, epoch, first index).
         """

@@ -89,16 +89,11 @@ def death_of(processes: list) -> UserError:
     for process in processes:
         process.join()
     pids = ", ".join(str(p.pid) for p in processes)
-    how = ", ".join(sorted({_how_it_ended(p.exitcode) for p in processes}))
+    codes = sorted({process.exitcode for process in processes})
+    how = ", ".join(f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" for code in codes)
     if "SIGBUS" in how:
         return UserError(f"data worker {pids} died for lack of shared memory ({how}); {SHARED_MEMORY}")
     return UserError(
         f"data worker {pids} died ({how}), usually because memory ran out: {MEMORY}; "
         "in a container, also raise its memory limit and --shm-size"
     )
-
-
-def _how_it_ended(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"killed by {signal.Signals(-exitcode).name}"
-    return f"exit code {exitcode}"

@@ -81,12 +81,21 @@ def traced_module(source: ExportSource, form: ExportForm, uint8: bool = False, h
     return (YoloModule if source.is_yolo else DetrModule)(source.model, form, uint8, half).eval()
 
 
-def _normalised(images: torch.Tensor, to_rgb: torch.Tensor) -> torch.Tensor:
-    """uint8 (B, H, W, 3) BGR, as OpenCV reads images -> float32 (B, 3, H, W) RGB in 0..1. to_rgb: channel order."""
-    return images.index_select(3, to_rgb).permute(0, 3, 1, 2).float() / 255.0
+class TracedModule(nn.Module):
+    """What the modules of both families have in common."""
+
+    def __init__(self, form: ExportForm, uint8: bool, half: bool):
+        super().__init__()
+        self.form, self.uint8, self.half_precision = form, uint8, half
+        self.to_rgb: torch.Tensor
+        self.register_buffer("to_rgb", torch.tensor([2, 1, 0]), persistent=False)
+
+    def normalised(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 (B, H, W, 3) BGR, as OpenCV reads images -> float32 (B, 3, H, W) RGB in 0..1, which others are."""
+        return images.index_select(3, self.to_rgb).permute(0, 3, 1, 2).float() / 255.0 if self.uint8 else images
 
 
-class YoloModule(nn.Module):
+class YoloModule(TracedModule):
     """A YOLO network. Outputs by form:
 
     RAW: the raw outputs. GRID: predictions (B, N, 5 + classes). TENSORRT: boxes xywh (B, N, 4) and scores (B, N,
@@ -94,18 +103,16 @@ class YoloModule(nn.Module):
     """
 
     def __init__(self, model: Any, form: ExportForm, uint8: bool, half: bool):
-        super().__init__()
-        self.form, self.uint8, self.half_precision = form, uint8, half
-        self.to_rgb: torch.Tensor
-        self.register_buffer("to_rgb", torch.tensor([2, 1, 0]), persistent=False)
+        super().__init__(form, uint8, half)
         self.body: Any = deepcopy(model).half() if half else copy(model)
         self.body.traced = True  # return the features before the head, which is applied here
         self.convolutions: Any = self.body.model[-1]
         self.head: Any = copy(model.model[-1])  # decodes in float32 even if the layers are in half precision
-        self.head.cells = _grid_of  # `Detect.cells` caches the grid, which would freeze the size
+        # `Detect.cells` caches the grid, which would freeze the size
+        self.head.cells = lambda raw, level: make_grid(raw.shape[3], raw.shape[2], raw.device)
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        images = _normalised(images, self.to_rgb) if self.uint8 else images
+        images = self.normalised(images)
         features = self.body(images.half() if self.half_precision else images)
         raw = self.convolutions.raw_outputs(features)
         is_multi = isinstance(self.head, MultiHeadDetect)
@@ -128,10 +135,6 @@ class YoloModule(nn.Module):
         return boxes, score, label.float()
 
 
-def _grid_of(raw: torch.Tensor, level: int) -> torch.Tensor:
-    return make_grid(raw.shape[3], raw.shape[2], raw.device)
-
-
 def _all_heads(head: MultiHeadDetect, raw: list[list[torch.Tensor]]) -> torch.Tensor:
     """`MultiHeadDetect.predictions` by selecting columns, since runtimes cannot assign to slices."""
     parts, places = [], cast(torch.Tensor, head.places)
@@ -146,7 +149,7 @@ def _all_heads(head: MultiHeadDetect, raw: list[list[torch.Tensor]]) -> torch.Te
     return torch.cat(parts, 1)
 
 
-class DetrModule(nn.Module):
+class DetrModule(TracedModule):
     """A DETR network. Outputs by form: RAW: logits (B, queries, classes) and boxes (B, queries, 4) as fractions of the
     frame; NMS: boxes xyxy (B, k, 4) in pixels, score (B, k) and class (B, k) as float32, best first.
 
@@ -154,14 +157,11 @@ class DetrModule(nn.Module):
     """
 
     def __init__(self, model: Any, form: ExportForm, uint8: bool, half: bool):
-        super().__init__()
-        self.form, self.uint8, self.half_precision = form, uint8, half
-        self.to_rgb: torch.Tensor
-        self.register_buffer("to_rgb", torch.tensor([2, 1, 0]), persistent=False)
+        super().__init__(form, uint8, half)
         self.body: Any = deepcopy(model).half() if half else model
 
     def forward(self, images: torch.Tensor, content: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        images = _normalised(images, self.to_rgb) if self.uint8 else images
+        images = self.normalised(images)
         mask = padding_mask(content, *images.shape[2:])
         if self.half_precision:
             images, mask = images.half(), mask.half()

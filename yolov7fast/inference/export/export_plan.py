@@ -138,6 +138,10 @@ def metadata_of(source: ExportSource, plan: ExportPlan) -> ExportMetadata:
     """The metadata of the files of an export."""
     nms = plan.nms if plan.form.has_nms else None
     head = source.model.model[-1] if source.is_yolo and plan.form is ExportForm.RAW else None
+    classes: list[list[int]] = []  # of each head, in the order of its columns
+    if isinstance(head, MultiHeadDetect):
+        places: Any = head.places
+        classes = [[int(place) - 5 for place in places[first + 5 : last]] for first, last in head.place_bounds]
     strides = source.cell_strides if source.least_cells else head.stride.int().tolist() if head else []
     return ExportMetadata(
         names=[str(name) for name in source.names],
@@ -159,13 +163,7 @@ def metadata_of(source: ExportSource, plan: ExportPlan) -> ExportMetadata:
         class_offset=nms and nms.class_offset if source.is_yolo else None,
         strides=strides,
         anchors=head.anchor_grid.view(head.nl, -1, 2).tolist() if head else [],
-        head_classes=_head_classes(head) if isinstance(head, MultiHeadDetect) else [],
+        head_classes=classes,
         least_cells=source.least_cells,
         weights=source.weights.name,
     )
-
-
-def _head_classes(head: MultiHeadDetect) -> list[list[int]]:
-    """Global classes of each head, in the order of its class columns."""
-    places: Any = head.places
-    return [[int(place) - 5 for place in places[first + 5 : last]] for first, last in head.place_bounds]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from yolov7fast.core.errors import need
-from yolov7fast.core.process.output import quiet
+from yolov7fast.core.process.output import logging_at
 from yolov7fast.inference.export.export_network import ExportSource, traced_module
 from yolov7fast.inference.export.export_plan import ExportPlan, NmsSettings
 from yolov7fast.predictors.export_metadata import ExportForm, ExportMetadata, raw_names
@@ -83,7 +83,7 @@ def traced_outputs(source: ExportSource, form: ExportForm) -> list[str]:
 @contextmanager
 def tracer_warnings_hidden() -> Iterator[None]:
     """Hide the warnings of the tracer, because the proof compares the exported file with the network."""
-    with quiet("torch.onnx", "onnxscript", "onnx_ir", level=logging.ERROR), warnings.catch_warnings():
+    with logging_at(logging.ERROR, "torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 

@@ -1,1 +1,1 @@
-"""What a run does besides training: copies to another machine, commands after checkpoints and at its end."""
+"""Hooks of a run: copies to another machine, commands after checkpoints and at its end."""

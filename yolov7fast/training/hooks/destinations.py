@@ -1,7 +1,7 @@
-"""Where `--mirror` copies to: a local folder, a folder of another machine (rsync over SSH), or a remote of rclone.
+"""Destinations of `--mirror`: a local folder, a folder of another machine (rsync over SSH), or a remote of rclone.
 
-Each destination copies folders: `put` all files of one, `differing` names those that did not arrive, `get` fetches all.
-A file is replaced as a whole, so an interrupted copy leaves the old content or the new.
+Each destination copies folders: `put` all files of one, `differing` names those that were not copied correctly, `get`
+fetches all. A file is replaced as a whole, so an interrupted copy leaves the old content or the new.
 """
 
 import os
@@ -19,7 +19,7 @@ from yolov7fast.core.files.atomic import atomic_path
 from yolov7fast.core.process.background import run_limited
 from yolov7fast.core.text import printable
 
-COPY_SECONDS = 3600.0  # after which a copy is given up and tried again
+COPY_SECONDS = 3600.0  # after which a copy is stopped and tried again
 QUIET_SECONDS = 60  # without a byte from the other side
 SSH = f"ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval={QUIET_SECONDS // 3}"
 REMOTE = re.compile(r"\w[^/:]*@[^/:]+:.*|\w[\w .+-]*:.*")  # not `:backend,option=...:path`, which can name a command
@@ -35,12 +35,12 @@ class CopyError(Exception):
 
 
 def is_remote(text: str) -> bool:
-    """Whether it names another machine or a remote: `user@host:path`, `remote:path`; a local one: `./a:b`."""
+    """Whether the text names another machine or a remote: `user@host:path`, `remote:path`; a local one: `./a:b`."""
     return bool(REMOTE.fullmatch(text)) and not Path(text).exists()
 
 
 def destination(text: str) -> "LocalFolder":
-    """The destination that --mirror or --resume names; a missing program is reported with the line that installs it."""
+    """The destination of --mirror or --resume; a missing program is reported with the command that installs it."""
     if not is_remote(text):
         return LocalFolder(text)
     made = SshFolder(text) if "@" in text.partition(":")[0] else RcloneFolder(text)
@@ -80,7 +80,7 @@ class LocalFolder:
                 raise CopyError(str(error)) from None
 
     def differing(self, folder: Path) -> list[str]:
-        """The names of files whose size or checksum is not that of the copy."""
+        """The names of files whose size or checksum differs from the copy."""
         there, names = Path(self.text), files_below(folder)
         try:
             return [n for n in names if not (there / n).is_file() or sha256(there / n) != sha256(folder / n)]
@@ -88,7 +88,7 @@ class LocalFolder:
             raise CopyError(str(error)) from None
 
     def get(self, target: Path, only: str = "") -> bool:
-        """Copy everything into a folder, or one file; returns whether there is something."""
+        """Copy all files, or one file, into a folder; returns whether there are any."""
         names = [only] if only else files_below(Path(self.text))
         try:
             for name in (found := [name for name in names if (Path(self.text) / name).is_file()]):
@@ -99,7 +99,7 @@ class LocalFolder:
         return bool(found)
 
     def _output(self, *command: str, good: Sequence[int] = (0,)) -> tuple[int, str]:
-        """Exit code and output of a program; other codes than `good` raise what it says."""
+        """Exit code and output of a program; other codes than `good` raise an error with its message."""
         environment = {"LC_ALL": "C", "RSYNC_RSH": os.environ.get("RSYNC_RSH", SSH)}
         with tempfile.TemporaryFile() as output:
             code = run_limited(command, COPY_SECONDS, output, self.stopped, environment)
@@ -109,7 +109,7 @@ class LocalFolder:
             raise CopyError(f"{command[0]} was ended after {COPY_SECONDS / 60:g} minutes")
         if code not in good:
             said = [line for line in text.splitlines() if line.strip()] or [f"ended with code {code}"]
-            reason = said[0] if command[0] == "rsync" else said[-1]  # rsync begins with what ssh says
+            reason = said[0] if command[0] == "rsync" else said[-1]  # rsync prints the message of ssh first
             raise CopyError(f"{command[0]}: {printable(reason, 200)}")
         return code, text
 

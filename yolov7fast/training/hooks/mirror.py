@@ -1,8 +1,8 @@
 """`--mirror`: copies of a run at a destination, from which it can be resumed on another machine.
 
-The destination looks like the run's folder, and `mirror.json` in it says what was verified: the checksum of every file.
-The last checkpoint is copied after all others: whenever a copy is interrupted, the best weights there are those of the
-last checkpoint or later ones, and a run resumed from it writes the same best weights again.
+The destination has the layout of the run's folder, and `mirror.json` in it lists the verified checksum of every file.
+The last checkpoint is copied after all other files: if a copy is interrupted, the best weights there belong to that
+checkpoint or a later one, and a run resumed from it writes the same best weights again.
 """
 
 import json
@@ -25,7 +25,7 @@ from yolov7fast.training.hooks.destinations import CopyError, LocalFolder, desti
 
 COPIED = ("*.yaml", "results.*", "*.log", STATE, "index.html")  # in the run's folder, besides checkpoints
 RUN = "run"  # in MIRROR_FOLDER: the identity of the run
-MOST_BEGUN = 50  # copies that were begun since the last verified one
+MOST_BEGUN = 50  # copies that were started since the last verified one
 
 
 class TakenOver(CopyError):
@@ -34,8 +34,8 @@ class TakenOver(CopyError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a mirror holds. files: checksums by name, of the last verified copy; coming: of those that were begun after
-    it; last: the name of the last checkpoint; holder: the process that writes it."""
+    """The content of a mirror. files: checksums by name, of the last verified copy; coming: of copies that were started
+    after it; last: the name of the last checkpoint; holder: the process that writes it."""
 
     run: str
     holder: str = ""
@@ -49,7 +49,7 @@ class Manifest:
 
     @classmethod
     def read(cls, place: LocalFolder) -> "Manifest | None":
-        """The one at a destination; None: there is none."""
+        """The manifest at a destination; None if there is none."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / MANIFEST
             if not place.get(Path(folder), MANIFEST) or not path.is_file():
@@ -73,7 +73,7 @@ class Manifest:
 
 
 def check_mirror(text: str, is_fresh: bool) -> None:
-    """Refuse, before anything is built, a destination that cannot be used: a fresh run needs an empty one."""
+    """Refuse an unusable destination before anything is built: a fresh run needs an empty one."""
     place = destination(text)
     try:
         there = Manifest.read(place) if is_fresh else None
@@ -96,11 +96,11 @@ class Mirror:
             raise UserError(f"--mirror {text} is the run's own folder: choose another one")
         self.own = run_dir / MIRROR_FOLDER
         self.manifest = Manifest(identity(run_dir), uuid4().hex, run_dir.name, last.relative_to(run_dir).as_posix())
-        self.arrived: Mapping[str, str] = {}  # checksums of what this process has verified
+        self.arrived: Mapping[str, str] = {}  # checksums that this process has verified
         self.claimed = False
 
     def claim(self) -> None:
-        """Make the destination this run's; that of another run is refused."""
+        """Claim the destination for this run; that of another run is refused."""
         there = Manifest.read(self.place)
         if there is not None and there.run != self.manifest.run and (there.files or there.coming):
             raise TakenOver(f"{self.place.text} holds the run {printable(there.name, 60)}")
@@ -110,7 +110,8 @@ class Mirror:
         self.arrived, self.claimed = {}, True
 
     def snapshot(self, progress: Progress) -> tuple[Path, Progress]:
-        """Links to the files of this moment, to be copied later: a checkpoint, and tables and options that fit it."""
+        """Links to the current files, to be copied later: a checkpoint, and the tables and options that belong to
+        it."""
         self.own.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="copy", dir=self.own))
         checkpoints = [path for path in (self.last, self.last.with_stem("best")) if path.is_file()]
@@ -119,7 +120,7 @@ class Mirror:
         return folder, replace(progress)
 
     def copy(self, folder: Path, progress: Progress) -> None:
-        """Copy what has changed in a snapshot, verify it, and say so at the destination; raises `CopyError`."""
+        """Copy the changed files of a snapshot, verify them and update the manifest; raises `CopyError`."""
         there = Manifest.read(self.place)
         if there is not None and self.claimed and there.holder != self.manifest.holder:
             raise TakenOver(f"{self.place.text} is written by another process now")
@@ -150,7 +151,7 @@ class Mirror:
 
 
 def link(path: Path, target: Path) -> None:
-    """A hard link to a file that is only ever replaced as a whole, which a log is not; else a copy."""
+    """A hard link to a file that is only replaced as a whole; a copy of others, such as logs."""
     target.parent.mkdir(exist_ok=True)
     try:
         if path.suffix == ".log":
@@ -161,7 +162,7 @@ def link(path: Path, target: Path) -> None:
 
 
 def identity(run_dir: Path) -> str:
-    """What makes the run that run, on every machine it is trained on."""
+    """The identity of a run, which is the same on every machine."""
     path = run_dir / MIRROR_FOLDER / RUN
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,14 +171,13 @@ def identity(run_dir: Path) -> str:
 
 
 def is_mirror(text: object) -> bool:
-    """Whether --resume names a mirror, in place of a run's folder or a checkpoint."""
+    """Whether --resume names a mirror instead of a run's folder or a checkpoint."""
     return isinstance(text, str) and (is_remote(text) or (Path(text) / MANIFEST).is_file())
 
 
 def fetch(text: str, project: Path, name: str = "") -> Path | None:
-    """Fetch a mirrored run into a folder of its name, or of this one; None: nothing was copied there yet.
-
-    A run that is there already is left as it is, if it is the mirrored one.
+    """Fetch a mirrored run into a folder of its name, or of the given one; None: the mirror is empty. A run that
+    already exists there is kept, if it is the mirrored one.
     """
     try:
         place = destination(text)
@@ -188,7 +188,7 @@ def fetch(text: str, project: Path, name: str = "") -> Path | None:
             held = printable(manifest.name, 60)
             raise UserError(f"{text} holds the run {held}: give --name {held}, or another destination than for {name}")
         if not manifest.name or manifest.name in (".", "..") or "/" in manifest.name:
-            raise UserError(f"{text}: {shown(manifest.name)} is no name of a run")
+            raise UserError(f"{text}: {shown(manifest.name)} is not the name of a run")
         folder = project / manifest.name
         last = folder / manifest.last
         if last.is_file():

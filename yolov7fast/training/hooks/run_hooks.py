@@ -1,4 +1,5 @@
-"""`--mirror`, `--on-save` and `--on-end` of a run: threads that the training never waits for, and what its end does."""
+"""`--mirror`, `--on-save` and `--on-end` of a run: threads that the training never waits for, and the actions at its
+end."""
 
 import logging
 import shutil
@@ -23,14 +24,14 @@ from yolov7fast.training.logging.page import FAILED, STOPPED
 from yolov7fast.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
-HOOK_LOG = "hooks.log"  # in the run's folder: what the commands print
+HOOK_LOG = "hooks.log"  # in the run's folder: the output of the commands
 END_SECONDS = 600.0  # at the end: for the last copy, for the last --on-save command and for --on-end each
 VERIFIED, NOT_VERIFIED = "verified", "not verified"  # MIRROR of --on-end
 
 
 class RunHooks:
-    """What the main process of a run does besides training. As a context manager it acts at the end of a run that has
-    begun: it waits for the last copy and the last --on-save command, then it runs --on-end."""
+    """The hooks of the main process of a run. As a context manager it waits, at the end of a started run, for the last
+    copy and the last --on-save command, and then runs --on-end."""
 
     def __init__(self, config: TrainConfig, output: RunOutput | None):
         self.config, self.run_dir, self.output = config, Path(config.save_dir), output
@@ -65,7 +66,7 @@ class RunHooks:
         trainer.saved = self.saved
 
     def saved(self) -> None:
-        """A checkpoint was written: have it copied and the command run; neither is waited for."""
+        """Start the copy and the command for a new checkpoint, without waiting for them."""
         self._submit_copy()
         if self.commands is not None:
             self.commands.submit(self._environment())
@@ -79,7 +80,7 @@ class RunHooks:
                 self.problem = str(error)
 
     def _copy(self, snapshot: tuple[Path, Progress]) -> bool:
-        """In the mirror's thread; whether no further attempt is needed."""
+        """Copy a snapshot, in the mirror's thread; returns whether no further attempt is needed."""
         assert self.mirror is not None and self.trainer is not None
         before = self.problem
         try:
@@ -101,7 +102,7 @@ class RunHooks:
         return True
 
     def _environment(self) -> dict[str, str]:
-        """The variables of commands."""
+        """The environment variables of commands."""
         assert self.trainer is not None
         progress = self.trainer.progress
         best = progress.best_metrics.get(MAP)
@@ -114,7 +115,7 @@ class RunHooks:
         }
 
     def _on_save(self, environment: dict[str, str]) -> bool:
-        """In the thread of --on-save, which ends a command that hangs only at the end of the run."""
+        """Run --on-save, in its thread; a command that hangs is killed only at the end of the run."""
         assert self.commands is not None
         self._run("--on-save", self.config.on_save, environment, float("inf"), self.commands.stopped)
         return True
@@ -156,7 +157,7 @@ class RunHooks:
             self._run("--on-end", self.config.on_end, environment, END_SECONDS)
 
     def _wait(self) -> None:
-        """Have the run's last state copied, with its final page and log, and wait for that and for --on-save."""
+        """Copy the run's last state, with its final page and log, and wait for this copy and for --on-save."""
         self._submit_copy()
         if self.copies is not None:
             minutes = f"{END_SECONDS / 60:g} minutes"
@@ -167,7 +168,7 @@ class RunHooks:
             self.commands.finish(END_SECONDS)
 
     def cancel(self) -> None:
-        """The run starts again in this process: this is not its end."""
+        """Note that the run starts again in this process, so that this is not its end."""
         for thread in (self.copies, self.commands):
             if thread is not None:
                 thread.finish(0)

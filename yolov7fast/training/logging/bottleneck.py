@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from yolov7fast.nn.compiling import compile_wanted
+from yolov7fast.nn.compiling import compile_mode
 from yolov7fast.training.step import choose_amp
 
-if TYPE_CHECKING:  # families name their advice, and the reporter knows families
+if TYPE_CHECKING:  # families import their advice from here, and the reporter imports families
     from yolov7fast.training.logging.reporter import EpochRow
 
 
@@ -53,7 +53,7 @@ SWITCHES = ("fast_dataloader", "cache_images", "channels_last")
 def options_in_use(config: Any, device: torch.device) -> frozenset[str]:
     """Options of remedies that a run already uses, or that have no effect in it."""
     found = {name for name in SWITCHES if getattr(config, name, False)}
-    if compile_wanted(getattr(config, "compile", False)):
+    if compile_mode(getattr(config, "compile", "")):
         found.add("compile")
     if choose_amp(config.amp, device).enabled:
         found.add("amp")

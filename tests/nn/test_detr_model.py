@@ -3,7 +3,7 @@
 import pytest
 
 from yolov7fast.core.errors import UserError
-from yolov7fast.nn.detr_config import check_sizes
+from yolov7fast.nn.detr_model import check_sizes
 
 USUAL = {
     "d_model": 256,
