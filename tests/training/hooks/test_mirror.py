@@ -166,7 +166,7 @@ def test_a_hostile_mirror_is_refused(tmp_path, change):
     copy(mirror_of(written(tmp_path, 1), text))
     path = tmp_path / "copy" / "mirror.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(UserError, match=r"mirror.json is damaged|no name of a run"):
+    with pytest.raises(UserError, match=r"mirror.json is damaged|not the name of a run"):
         fetch(text, tmp_path / "other")
 
 
