@@ -240,8 +240,8 @@ def test_twenty_kills_and_deleted_folders_leave_the_same_weights(tmp_path, shape
     flags = ["--epochs", "10", "--seed", "5", "--notest", "--save-every", "0.00001"]
     assert here(*small_run(tmp_path, shapes_small, *flags)) == 0
     seed = random.SystemRandom().randrange(2**32)
-    times, kills, finished = random.Random(seed), 0, 0
-    while kills < 20 or not finished:
+    times, kills, finished, is_done = random.Random(seed), 0, 0, False
+    while not is_done:
         away = tmp_path / f"away{finished}"
         away.mkdir(exist_ok=True)
         manifest, run = away / "copy" / "mirror.json", away / "runs" / "run"
@@ -263,8 +263,8 @@ def test_twenty_kills_and_deleted_folders_leave_the_same_weights(tmp_path, shape
         while process.poll() is None and (kills == 20 or step() == before):
             time.sleep(0.01)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=times.uniform(0, 0.5))
-        if process.poll() is None:
+            process.wait(timeout=times.uniform(0, 0.5) if kills < 20 else 300)
+        if process.poll() is None and kills < 20:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             kills += 1
@@ -273,6 +273,6 @@ def test_twenty_kills_and_deleted_folders_leave_the_same_weights(tmp_path, shape
             assert process.returncode == 0 or "nothing to do" in said, said  # killed after its last copy
             assert_same_detector(tmp_path / "runs" / "run", run)
             assert (tmp_path / "runs" / "run" / "results.txt").read_text() == (run / "results.txt").read_text()
-            finished += 1
+            finished, is_done = finished + 1, kills == 20
         print(f"seed {seed}: {kills} kills, the last at iteration {step()}; {finished} runs ended", flush=True)
         shutil.rmtree(away / "runs", ignore_errors=True)
