@@ -1,16 +1,12 @@
 """`python -m benchmarks`: the final table, and that each part shows how its cost grows. Nothing is measured here."""
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import benchmarks.__main__ as command
-from benchmarks.inference import eval as evaluation
-from benchmarks.training import train
-from tests.docs.shell import program_of_module
 
 SECONDS = {"plain": 1.0, "ota": 1.03}
 MACHINE = {"cpu": "a processor", "cores": 2, "torch": "2.9"}
@@ -77,47 +73,3 @@ def test_a_part_that_could_not_run_is_reported_below_the_others(parts, monkeypat
 )  # fmt: skip
 def test_verdicts(value, must, wanted):
     assert command.verdict(value, must) == wanted
-
-
-@pytest.mark.parametrize("options, sizes", [(["--quick"], [(4, 320)]), ([], list(train.GROWTH))])
-def test_the_training_benchmark_shows_growth_at_every_size(options, sizes, monkeypatch, tmp_path):
-    seen = []
-    monkeypatch.setattr(train, "Side", lambda arguments, *_: arguments)
-    monkeypatch.setattr(train, "compare", lambda sides, *_: seen.append(sides["ota"]) or SECONDS)
-    monkeypatch.setattr(train, "epochs", lambda *_: {"ratio": 1.4, "data": "shapes"})
-    monkeypatch.setattr(train, "compiled", lambda *_: {"ratio": 1.1})
-    monkeypatch.setattr(train, "show_machine", lambda: MACHINE)
-    monkeypatch.setattr(train.torch, "set_num_threads", lambda _: None)
-    out = tmp_path / "out.json"
-    assert train.main([*options, "--json", str(out)]) == 0
-    central, *others = seen
-    assert central[1:] == ["--batch-size", "16", "--img", "320"]
-    assert [(int(words[2]), int(words[4])) for words in others] == sizes
-    names = [row["what"] for row in json.loads(out.read_text())["ratios"]]
-    assert [name for name in names if "batch 4, 320 px" in name] and ("compiled" in " ".join(names)) == (not options)
-
-
-def test_the_evaluation_benchmark_shows_growth_with_images(monkeypatch, tmp_path):
-    cost = {"recorded BCCD": 0.1, "synthetic 250 x 300 x 80": 0.5, "synthetic 1000 x 300 x 80": 2.4}
-    crowd = {"synthetic, 80 classes": {"loop": 8.0, "ours": 2.0, "boxes": 30000}}
-    monkeypatch.setattr(evaluation, "suppression", lambda runs: crowd)
-    monkeypatch.setattr(evaluation, "recorded", list)
-    monkeypatch.setattr(evaluation, "synthetic", lambda count: [])
-    monkeypatch.setattr(evaluation, "compare", lambda name, *_: {"both": cost[name], "both_loop": 12 * cost[name]})
-    monkeypatch.setattr(evaluation.torch, "set_num_threads", lambda _: None)
-    out = tmp_path / "out.json"
-    assert evaluation.main(["--quick", "--json", str(out)]) == 0
-    found = {row["what"]: row for row in json.loads(out.read_text())["ratios"]}
-    assert found["matching + AP, 1000 x 300 x 80, loops / arrays"]["must"] == "-"
-    assert found["matching + AP, cost of an image, 1000 / 250 images"]["value"] == pytest.approx(1.2)
-    assert found["suppression of 30000 candidates, loop / ours"]["value"] == 4
-
-
-def test_every_mark_that_a_benchmark_sets_can_be_judged():
-    """`must` texts are written by hand in the parts: each must be one the table can read."""
-    texts = set()
-    for module in command.PARTS.values():
-        source = Path(program_of_module(module).__file__).read_text()
-        texts |= set(re.findall(r'"(?:must )?([<>=]=? [^"{]+)"', source))
-    assert len(texts) > 5
-    assert {command.verdict(1.0, text) for text in texts} <= {"ok", "MISSED"}

@@ -120,9 +120,3 @@ def test_its_use_decides_the_exit_code(runs):
     assert runs["without"][0] == 0, runs["without"][2]
     code, out, _ = runs["with"]
     assert code == 1 and "below --fail-under 0.9" in out
-
-
-@pytest.mark.parametrize("name", ["--output-dir", "--search", "register", "changed", "upstream", "fixed"])
-def test_the_fields_it_names_exist(name):
-    source = "".join(path.read_text() for path in (ROOT / "yolov7fast" / "cli" / "flags").glob("*.py"))
-    assert name in FLAG and name in source

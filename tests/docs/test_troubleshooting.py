@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: thirty questions by number, flags that exist, messages that the program prints."""
+"""docs/troubleshooting.md: its flags exist, its messages are those that the program prints."""
 
 import re
 
@@ -6,17 +6,7 @@ from tests.docs.shell import ROOT
 from yolov7fast.cli.flags import TABLE
 
 TEXT = (ROOT / "docs" / "troubleshooting.md").read_text()
-QUESTIONS, MESSAGES = TEXT.split("## Messages of this project")
-
-
-def test_thirty_questions_are_answered_by_number():
-    rows = re.findall(r"^\| \[#.*\|$", QUESTIONS, re.M)
-    assert len(rows) >= 30
-    for row in rows:
-        numbers, question, answer, overlay = (cell.strip() for cell in row.strip("|").split(" | "))
-        for shown, linked in re.findall(r"\[#(\d+)\]\(https://github\.com/WongKinYiu/yolov7/\w+/(\d+)\)", numbers):
-            assert shown == linked
-        assert question and overlay and 0 < len(re.sub(r"\(https?://\S+\)", "", answer)) < 240, row
+MESSAGES = TEXT.split("## Messages of this project")[1]
 
 
 def test_its_flags_exist():

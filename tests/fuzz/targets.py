@@ -3,6 +3,7 @@
 import functools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -144,20 +145,15 @@ def use_ledger(folder: Path) -> None:
     )
 
 
+OPTIONS = {
+    **{"base_config": "configs/tiny_smoke.yaml", "trials_file": "experiments/lr_bs.json", "search": "", "trials": 20},
+    **{"repeat": 1, "seed": None, "storage": "", "study": "trials", "budget_epochs": 2, "budget_subset": None},
+    **{"budget_size": None, "early_stop_threshold": 0.0, "pruner": "asha", "time_budget": "", "first_rung": None},
+}
 LEDGER = {
     "version": 6,
     "timestamp": "20261117_101010",
-    "options": {
-        **{
-            "base_config": "configs/tiny_smoke.yaml",
-            "trials_file": "experiments/lr_bs.json",
-            "search": "",
-            "trials": 20,
-        },
-        **{"repeat": 1, "seed": None, "storage": "", "study": "trials", "budget_epochs": 2, "budget_subset": None},
-        **{"budget_size": None, "early_stop_threshold": 0.0, "pruner": "asha", "time_budget": ""},
-        "first_rung": None,
-    },
+    "options": OPTIONS,
     "base": {"epochs": 2},
     "trials": [{"lr0": 0.01}, {"lr0": 0.02}],
     "space": {},
@@ -170,36 +166,31 @@ LEDGER = {
 }
 
 
+INSTANCES = "annotations/instances_train2017.json"
+TRIALS = [{"lr0": 0.01}, {"batch_size": 8, "hyp.mixup": 0.1}]
+
+
+def shipped(source: str, name: str) -> Callable[[Path], Path]:
+    return lambda folder: shutil.copy(ROOT / source, folder / name)
+
+
+def coco(folder: Path) -> None:
+    drawn_sets.write_coco(folder, train=3, val=1)
+
+
+def voc(folder: Path) -> None:
+    drawn_sets.write_voc(folder, train=3, val=1)
+
+
 TARGETS = (
     Target("data", "data.yaml", YAML, lambda f: drawn_sets.write_yolo(f, "roboflow", train=2, val=1), use_data, 3),
-    Target("hyp", "hyp.yaml", YAML, lambda f: shutil.copy(ROOT / "data/hyp.small.yaml", f / "hyp.yaml"), use_hyp, 5),
+    Target("hyp", "hyp.yaml", YAML, shipped("data/hyp.small.yaml", "hyp.yaml"), use_hyp, 5),
     Target("network", "network.yaml", YAML, text("network.yaml", NETWORK), use_network, 8),
     Target("run file", "run.yaml", YAML, text("run.yaml", RUN_FILE), use_run_file, 5),
     Target("heads", "heads.yaml", YAML, text("heads.yaml", HeadConfig.consecutive(6, 3).to_dict()), use_heads, 5),
-    Target(
-        "trials json",
-        "trials.json",
-        JSON,
-        lambda f: shutil.copy(ROOT / "experiments/lr_bs.json", f / "trials.json"),
-        use_trials,
-        3,
-    ),
-    Target(
-        "trials yaml",
-        "trials.yaml",
-        YAML,
-        text("trials.yaml", [{"lr0": 0.01}, {"batch_size": 8, "hyp.mixup": 0.1}]),
-        use_trials,
-        3,
-    ),
-    Target(
-        "space",
-        "space.yaml",
-        YAML,
-        lambda f: shutil.copy(ROOT / "experiments/space.yaml", f / "space.yaml"),
-        use_space,
-        4,
-    ),
+    Target("trials json", "trials.json", JSON, shipped("experiments/lr_bs.json", "trials.json"), use_trials, 3),
+    Target("trials yaml", "trials.yaml", YAML, text("trials.yaml", TRIALS), use_trials, 3),
+    Target("space", "space.yaml", YAML, shipped("experiments/space.yaml", "space.yaml"), use_space, 4),
     Target("ledger", "trials.json", JSON, text("trials.json", LEDGER), use_ledger, 6),
     Target("labels", "labels/train/000.txt", TEXT, make_set, use_labels, 6),
     Target("label cache", f"labels/*{SUFFIX}", BYTES, make_set, use_label_cache, 5),
@@ -207,24 +198,10 @@ TARGETS = (
     Target("png", "images/train/000.png", BYTES, make_set, use_image, 4),
     Target("jpeg", "images/train/000.jpg", BYTES, make_jpeg, use_image, 4),
     Target("image list", "train.txt", TEXT, text("train.txt", "images/a.png\nimages/b.png\n"), use_image_list, 2),
-    Target(
-        "coco",
-        "annotations/instances_train2017.json",
-        JSON,
-        lambda f: drawn_sets.write_coco(f, train=3, val=1),
-        use_coco,
-        8,
-    ),
-    Target(
-        "annotations",
-        "annotations/instances_train2017.json",
-        JSON,
-        lambda f: drawn_sets.write_coco(f, train=3, val=1),
-        use_annotations,
-        4,
-    ),
-    Target("voc", "Annotations/000.xml", TEXT, lambda f: drawn_sets.write_voc(f, train=3, val=1), use_voc, 5),
-    Target("voc list", "ImageSets/Main/train.txt", TEXT, lambda f: drawn_sets.write_voc(f, train=3, val=1), use_voc, 2),
+    Target("coco", INSTANCES, JSON, coco, use_coco, 8),
+    Target("annotations", INSTANCES, JSON, coco, use_annotations, 4),
+    Target("voc", "Annotations/000.xml", TEXT, voc, use_voc, 5),
+    Target("voc list", "ImageSets/Main/train.txt", TEXT, voc, use_voc, 2),
     Target("csv", "boxes.csv", TEXT, lambda f: drawn_sets.write_csv(f, train=3, val=1), use_csv, 5),
     Target("weights", "mini.pt", CHECKPOINT, lambda f: write_mini_weights(f / "mini.pt"), use_weights, 6),
     Target("checkpoint", "run/weights/last.pt", CHECKPOINT, make_run("yolo"), use_run, 4),

@@ -15,7 +15,13 @@ from tests.processes import run_group
 from tests.training.commands import assert_same_weights, small_run, torchrun, train, weights_of
 from yolov7fast.checkpoint.checkpoint_reader import load_checkpoint
 from yolov7fast.core.errors import UserError
-from yolov7fast.training.distributed import World, join, name_of_start, world_from_environment
+from yolov7fast.training.distributed import (
+    World,
+    join,
+    name_of_start,
+    peer_failure_as_user_error,
+    world_from_environment,
+)
 from yolov7fast.training.hyperparameters import load_hyp
 
 # A loss that is a mean over all cells, with steps large enough to stand out from rounding.
@@ -207,7 +213,7 @@ def test_a_killed_process_ends_the_other_with_a_message(tmp_path, shapes_small):
 
 @pytest.mark.parametrize(
     ("rank", "moment"),
-    [("1", "stop 3"), ("0", "stop 3"), ("0", "validate 1")],
+    [("1", "stop 3"), pytest.param("0", "stop 3", marks=pytest.mark.slow), ("0", "validate 1")],
     ids=["rank 1", "rank 0", "rank 0 in a validation"],
 )
 def test_a_stopped_process_ends_the_other_within_the_timeout(tmp_path, shapes_small, rank, moment):
@@ -222,6 +228,14 @@ def test_a_stopped_process_ends_the_other_within_the_timeout(tmp_path, shapes_sm
     assert "Traceback" not in done.stderr and "weights agree" not in done.stdout
     last = tmp_path / "runs/run/weights/last.pt"
     assert load_checkpoint(last)["resume"]["progress"]["global_step"] == 0
+
+
+@pytest.mark.parametrize("message", ["Application timeout caused pair closure", "Connection reset by peer", "odd"])
+def test_what_gloo_says_of_a_lost_process_is_one_line(message):
+    lost = message != "odd"
+    said = r"^rank 1: another process .* \(" + message if lost else "odd"
+    with pytest.raises(UserError if lost else RuntimeError, match=said), peer_failure_as_user_error(World(1, 1, 2)):
+        raise RuntimeError(message)
 
 
 def test_a_batch_that_the_processes_cannot_divide_is_refused():

@@ -104,7 +104,7 @@ def image_hash(step: dict) -> str:
     return hashlib.sha256(step["images"].numpy().tobytes()).hexdigest()[:16]
 
 
-@pytest.mark.parametrize("ota", [0, 1])
+@pytest.mark.parametrize("ota", [pytest.param(0, marks=pytest.mark.slow), 1])  # 0 is trained for two epochs below
 def test_run_on_photographs_begins_as_the_recorded_one(monkeypatch, tmp_path, bccd, ota):
     """Real images through the whole pipeline: the same pixels and targets, the same first steps, rates throughout."""
     run = recorded(f"train_bccd48_ota{ota}.json")

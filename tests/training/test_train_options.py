@@ -120,19 +120,20 @@ def test_weights_and_biases_gets_scalars_plots_and_checkpoints(tmp_path, shapes_
     assert load_checkpoint(folder / "weights" / "epoch_002.pt")["wandb_id"] == "abc"
 
 
-def test_wandb_that_is_not_installed_is_told_before_anything_is_built(tmp_path, shapes_small, monkeypatch, capfd):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="--wandb needs the package wandb"):
-        train(tmp_path, shapes_small, "--wandb")
-    assert "Model Summary" not in capfd.readouterr().err and not (tmp_path / "runs").exists()
-
-
-def test_training_images_that_do_not_exist_are_told_before_anything_is_built(tmp_path, shapes_small, capfd):
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--wandb"], "--wandb needs the package wandb"),
+        (["--data", "wrong.yaml"], r"wrong\.yaml: train: .*trian does not exist .*holds: train"),
+    ],
+)
+def test_what_is_missing_is_told_before_anything_is_built(tmp_path, shapes_small, monkeypatch, capfd, flags, complaint):
     images = shapes_small / "images"
     wrong = {"train": f"{images}/trian", "val": f"{images}/val", "names": ["a", "b", "c", "d"]}
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
-    with pytest.raises(UserError, match=r"wrong\.yaml: train: .*trian does not exist .*holds: train"):
-        train(tmp_path, shapes_small, "--data", str(tmp_path / "wrong.yaml"))
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=complaint):
+        train(tmp_path, shapes_small, *(str(tmp_path / flag) if ".yaml" in flag else flag for flag in flags))
     assert "Model Summary" not in capfd.readouterr().err and not (tmp_path / "runs").exists()
 
 

@@ -20,7 +20,13 @@ from yolov7fast.core.errors import UserError
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-PEER_LOST = ("Connection closed by peer", "Connection reset", "NCCL", "gloo", "Gloo", "timed out", "Timed out")
+PEER_LOST = (
+    "Connection closed by peer",
+    "Connection reset",
+    "Connect timeout",
+    "Application timeout caused pair closure",
+)
+PEER_LOST += ("NCCL", "gloo", "Gloo", "timed out", "Timed out")
 PATIENCE = timedelta(hours=2)  # rank 0 validates, checks labels and builds caches alone while the others wait
 MINUTES = 10.0  # that a process waits for the others in a step, unless --dist-timeout says otherwise
 _patient: Any = None  # the group of those long waits

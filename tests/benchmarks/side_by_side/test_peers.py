@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from benchmarks.side_by_side import peer_process, peers, trainers
+from benchmarks.side_by_side import peers, trainers
 from benchmarks.side_by_side.trainers import Race, Trainer, entered, last
-from yolov7fast.core.errors import UserError
 
 # writes as many rows as epochs; the last validation of each epoch is epoch / 10
 SCRIPT = """
@@ -103,16 +102,3 @@ def test_no_trainer_finds_the_label_caches_of_another(tmp_path, bccd):
         assert ours[split].startswith(str(tmp_path / "ours")) and theirs[split].startswith(str(tmp_path / "theirs"))
         labels = [path.replace("/images/", "/labels/") for path in (ours[split], theirs[split])]
         assert len({*map(os.path.realpath, labels)}) == 2 and all(map(os.listdir, labels))
-
-
-def test_epochs_that_cannot_be_told_from_starting_up_are_refused(tmp_path):
-    with pytest.raises(UserError, match="--epochs is 1"):
-        options(tmp_path, "--epochs", "1")
-
-
-def test_the_suppression_that_stands_for_torchvisions_operator():
-    import torch
-
-    boxes = torch.tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30]])
-    assert peer_process.suppress(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist() == [1, 2]
-    assert peer_process.suppress(boxes[:0], torch.zeros(0), 0.5).tolist() == []

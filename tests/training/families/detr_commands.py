@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-SCRIPT = "tools/train_detr.py"
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
     reason="transformers is not installed: pip install -r tests/requirements.txt",

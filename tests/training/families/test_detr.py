@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from tests.training.families.detr_commands import BACKBONE, NETWORKS, needs_transformers, run_file
+from tests.training.families.detr_commands import NETWORKS, needs_transformers, run_file
 from yolov7fast.checkpoint.checkpoint_reader import CheckpointError, save_checkpoint
 from yolov7fast.cli.checks import check_train
 from yolov7fast.cli.parser import parser_for
@@ -145,22 +145,6 @@ def test_images_of_any_shape_pass(architecture):
         shapes = [((height, width), ((1.0, 1.0), (0.0, 0.0)))]
         found = DetrPredictor(detector, PredictOptions(conf_thres=0.0))(torch.zeros(1, 3, height, width).byte(), shapes)
         assert len(found.detections[0]) >= 60
-
-
-@needs_transformers
-@pytest.mark.parametrize(
-    ("architecture", "change"),
-    [
-        ("rtdetr_v2", {"encoder_in_channels": [16, 24]}),
-        ("rtdetr_v2", {"backbone_config": BACKBONE | {"out_features": ["stage3", "stage4"]}}),
-        ("rtdetr_v2", {"decoder_method": "abc"}),
-        ("detr", {"backbone_config": BACKBONE | {"num_channels": 1}}),
-        ("detr", {"return_dict": False}),
-    ],
-)
-def test_values_that_do_not_go_together_are_refused_before_a_run_begins(architecture, change):
-    with pytest.raises(UserError, match=r"^model\.network: "):
-        build(architecture, NAMES, NETWORKS[architecture] | change)
 
 
 @needs_transformers

@@ -7,12 +7,13 @@ import re
 import pytest
 import torch
 
-from tests.training.families.detr_commands import NETWORKS, needs_transformers
+from tests.training.families.detr_commands import BACKBONE, NETWORKS, needs_transformers
 from yolov7fast.core.errors import UserError
 from yolov7fast.nn.detr_model import RESNETS, build, resnet_config, transformers, without_timm
 
 pytestmark = needs_transformers
 NAMES = ["ball", "box", "cone", "star"]
+UNFIT = r"^model\.network: "
 PUBLISHED = {"use_timm_backbone": True, "backbone_config": None, "dilation": False}  # as the hub's files say
 
 
@@ -72,12 +73,7 @@ def test_weights_with_timms_backbone_need_no_timm(tmp_path, kind, name):
     assert started.config.backbone_config.model_type == "resnet"
 
 
-@pytest.mark.parametrize(
-    ("name", "weights"),  # parameters of the published ResNets without their class layer
-    [
-        *(("resnet18", 11176512), ("resnet50", 23508032)),
-    ],
-)
+@pytest.mark.parametrize(("name", "weights"), [("resnet18", 11176512), ("resnet50", 23508032)])  # without classes
 def test_backbones_by_name_have_their_published_size(name, weights):
     library = transformers()
     with torch.device("meta"):
@@ -108,21 +104,10 @@ def test_published_weights_that_cannot_be_used_are_refused(tmp_path, config, com
         build("detr", NAMES, {}, str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"num_querys": 5}, "did you mean 'num_queries'"),
-        ({"num_labels": 7}, "the classes are those of the data yaml"),
-    ],
-)
-def test_settings_beside_published_weights_are_checked_too(tmp_path, settings, complaint):
+def test_settings_beside_published_weights_are_checked_and_count(tmp_path):
     build("detr", NAMES, copy.deepcopy(NETWORKS["detr"])).network.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=complaint):
-        build("detr", NAMES, settings, str(tmp_path))
-
-
-def test_settings_beside_published_weights_count(tmp_path):
-    build("detr", NAMES, copy.deepcopy(NETWORKS["detr"])).network.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="did you mean 'num_queries'"):
+        build("detr", NAMES, {"num_querys": 5}, str(tmp_path))
     started = build("detr", NAMES, {"num_queries": 7}, str(tmp_path))
     assert started.network.model.query_position_embeddings.weight.shape == (7, 32)
     assert started.network.config.encoder_layers == 1  # what is not said stays as published
@@ -147,6 +132,11 @@ def test_weights_that_are_nowhere_are_refused(tmp_path, source):
         ("detr", {"backbone_config": 5}, "backbone_config is 5"),
         ("detr", {"backbone_config": {"model_type": "nix"}}, "nix"),
         ("detr", {"num_labels": 7}, "leave out 'num_labels'"),
+        ("rtdetr_v2", {"encoder_in_channels": [16, 24]}, UNFIT),
+        ("rtdetr_v2", {"backbone_config": BACKBONE | {"out_features": ["stage3", "stage4"]}}, UNFIT),
+        ("rtdetr_v2", {"decoder_method": "abc"}, UNFIT),
+        ("detr", {"backbone_config": BACKBONE | {"num_channels": 1}}, UNFIT),
+        ("detr", {"return_dict": False}, UNFIT),
     ],
 )
 def test_impossible_networks_are_refused_before_they_train(architecture, settings, complaint):

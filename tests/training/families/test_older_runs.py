@@ -16,9 +16,10 @@ import pytest
 import torch
 import yaml
 
-from tests.training.commands import train, weights_of
-from tests.training.families.detr_commands import SCRIPT as DETR
+from tests.training.commands import weights_of
 from tests.training.families.detr_commands import needs_transformers
+from yolov7fast.cli.commands.train import run
+from yolov7fast.cli.parser import parser_for
 
 NEAR = 0.1  # of the change since the stop; a YOLO run without its momentum ends 0.33 away, other processors 0.04
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -44,15 +45,12 @@ def is_recorded_on_this_kind_of_machine(expected: dict) -> bool:
     return same_versions and expected["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
 
 
-@pytest.mark.parametrize(
-    ("family", "script"), [("yolo", "train.py"), pytest.param("detr", DETR, marks=needs_transformers)]
-)
-def test_a_run_begun_before_is_resumed_to_the_recorded_weights(tmp_path, shapes_small, family, script):
+@pytest.mark.parametrize("family", ["yolo", pytest.param("detr", marks=needs_transformers)])
+def test_a_run_begun_before_is_resumed_to_the_recorded_weights(tmp_path, shapes_small, family):
     expected = unpack(family, tmp_path, shapes_small)
     (checkpoint,) = (tmp_path / "run").rglob("last.pt*")
     stopped = weights_of(checkpoint)
-    done = train("--resume", str(tmp_path / "run"), script=script)
-    assert done.returncode == 0, done.stderr
+    assert run(parser_for("train", family).parse_args(["--resume", str(tmp_path / "run")]), family) == 0
     found = weights_of(tmp_path / "run" / "weights" / expected["final"])
     assert found.keys() == expected["sha256"].keys()
     if is_recorded_on_this_kind_of_machine(expected):
