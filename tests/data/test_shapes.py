@@ -1,16 +1,13 @@
 """The project's own data set: the same on every machine, honest labels, enough variety."""
 
 import hashlib
-from functools import partial
-from pathlib import Path
 
 import cv2
 import pytest
 
 from yolov7fast.core.errors import UserError
 from yolov7fast.data import shapes as module
-from yolov7fast.data.data_yaml import load_data_yaml
-from yolov7fast.data.shapes import NAMES, make_shapes
+from yolov7fast.data.shapes import make_shapes
 
 
 def test_files_hold_the_recorded_labels_and_decoded_pixels(shapes_small):
@@ -42,10 +39,3 @@ def test_a_killed_build_leaves_no_folder(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         make_shapes(tmp_path / "shapes", train=2, val=1, size=96)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_data_set_is_drawn_where_its_yaml_says(tmp_path, monkeypatch):
-    monkeypatch.setattr("yolov7fast.data.download.make_shapes", partial(make_shapes, train=2, val=1, size=96))
-    val = tmp_path / "shapes" / "images" / "val"
-    data = load_data_yaml({"val": str(val), "names": list(NAMES), "generate": "shapes"})
-    assert [p.name for p in Path(data.val).iterdir()] == ["000000.jpg"]

@@ -14,6 +14,7 @@ from tests.data.formats.test_train import train
 from tests.data.small_set import POLYGON, make_set
 from yolov7fast.core.errors import UserError
 from yolov7fast.data.caches.label_cache import load_labels
+from yolov7fast.data.checks.check_findings import CHECKS, ERROR
 from yolov7fast.data.checks.examine import examine
 from yolov7fast.data.data_yaml import load_data_yaml
 from yolov7fast.data.dataset import LoadImagesAndLabels
@@ -100,33 +101,22 @@ def edit_coco(root: Path, change) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_coco_images_that_share_an_id_are_an_error_and_left_out(tmp_path, caplog):
-    root = write_coco(tmp_path / "set")
-
-    def share(content):
-        content["images"][1]["id"] = content["images"][0]["id"]
-
-    edit_coco(root, share)
-    caplog.set_level("INFO")
-    assert val_images(root) == ["010.png", "011.png"]
-    assert "2 x image left out: image id given twice" in caplog.text
-    report = examine(root).report
-    assert report.severity == "error"
-    assert {f.check: f.count for f in report.findings}["image id given twice"] == 2
-
-
-def test_an_image_of_two_entries_is_an_error_and_left_out(tmp_path, caplog):
+@pytest.mark.parametrize(
+    "shared, kind, said",
+    [("id", "image id given twice", "have the id"), ("file_name", "image named twice", "2 entries name")],
+)
+def test_coco_entries_that_share_an_id_or_an_image_are_an_error_and_left_out(tmp_path, caplog, shared, kind, said):
     """Each entry would be trained with the objects of the other as background."""
     root = write_coco(tmp_path / "set")
 
     def share(content):
-        content["images"][1]["file_name"] = content["images"][0]["file_name"]
+        content["images"][1][shared] = content["images"][0][shared]
 
     edit_coco(root, share)
     caplog.set_level("INFO")
     assert val_images(root) == ["010.png", "011.png"]
-    assert "2 x image left out: image named twice" in caplog.text and "2 entries name" in caplog.text
-    assert findings(root)["image named twice"] == 2
+    assert f"2 x image left out: {kind}" in caplog.text and said in caplog.text
+    assert findings(root)[kind] == 2 and CHECKS[kind].severity == ERROR
 
 
 def test_a_coco_image_of_too_many_objects_is_an_error_and_left_out(tmp_path, caplog, monkeypatch):

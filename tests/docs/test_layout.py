@@ -36,6 +36,10 @@ HOLDS = {
     "names of classes in `.pt` files": "PATHS_IN_FILES",
     "non-maximum suppression": "def non_max_suppression",
     "the table test.py prints": "def print_table",
+    "EMA decay": "class ModelEMA",
+    "`--batch-size auto`, memory of a step": "def choose_batch",
+    "fitness and AP": "def fitness",
+    "test-time augmentation": "augment",
 }
 
 
@@ -44,8 +48,8 @@ def files_of(where: str) -> list:
     return [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
 
 
-def test_the_table_has_twenty_behaviours():
-    assert len(BEHAVIOURS) == 20 and set(HOLDS) == set(BEHAVIOURS)
+def test_the_table_has_a_text_for_every_behaviour():
+    assert len(BEHAVIOURS) >= 20 and set(HOLDS) == set(BEHAVIOURS)
 
 
 @pytest.mark.parametrize("what", HOLDS)

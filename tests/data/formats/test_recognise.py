@@ -48,17 +48,6 @@ def test_each_layout_is_recognised_also_one_folder_down_and_in_a_zip(tmp_path, w
     assert summary(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "outer")) == wanted
 
 
-def test_label_studio_folders_and_a_list_of_class_names(tmp_path):
-    for i in range(4):
-        draw(i, tmp_path / "images" / f"{i}.png")
-    (tmp_path / "labels").mkdir()
-    for i in range(4):
-        (tmp_path / "labels" / f"{i}.txt").write_text(yolo_text(i))
-    (tmp_path / "notes.json").write_text(json.dumps({"categories": {}}))
-    (tmp_path / "classes.txt").write_text("\n".join(NAMES))
-    assert summary(tmp_path) == ("YOLO", {"train": 4}, NAMES)
-
-
 def test_without_any_list_the_classes_are_numbers(tmp_path):
     root = write_yolo(tmp_path / "set", "ultralytics")
     (root / "data.yaml").unlink()
