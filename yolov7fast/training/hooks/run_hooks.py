@@ -155,6 +155,8 @@ class RunHooks:
             known = {"MIRROR": NOT_VERIFIED if self.problem else VERIFIED} if self.mirror else {}
             environment = {**self._environment(), "STATUS": status, "MESSAGE": message, "MIRROR": "", **known}
             self._run("--on-end", self.config.on_end, environment, END_SECONDS)
+        self.trainer.saved = lambda: None  # no reference cycle: the trainer's network must go before its process group
+        self.trainer = None
 
     def _wait(self) -> None:
         """Copy the run's last state, with its final page and log, and wait for this copy and for --on-save."""
@@ -172,6 +174,8 @@ class RunHooks:
         for thread in (self.copies, self.commands):
             if thread is not None:
                 thread.finish(0)
+        if self.trainer is not None:
+            self.trainer.saved = lambda: None
         self.trainer = None
 
 
