@@ -48,7 +48,7 @@ from yolov7fast.nn.model import Model
 from yolov7fast.nn.multihead import HeadConfig
 from yolov7fast.reports.trial_ranking import STATUS_ORDER, rank, ranking, verdict
 from yolov7fast.search.database import SettingTable
-from yolov7fast.search.runner import setting_columns, write_csv
+from yolov7fast.search.runner import VERSION, setting_columns, write_csv
 from yolov7fast.search.trial_training import Budget, YoloTrialTraining, read_space, read_trials
 from yolov7fast.training.hyperparameters import load_hyp
 
@@ -151,7 +151,7 @@ OPTIONS = {
     **{"budget_size": None, "early_stop_threshold": 0.0, "pruner": "asha", "time_budget": "", "first_rung": None},
 }
 LEDGER = {
-    "version": 6,
+    "version": VERSION,
     "timestamp": "20261117_101010",
     "options": OPTIONS,
     "base": {"epochs": 2},
