@@ -39,7 +39,11 @@ HOLDS = {
     "EMA decay": "class ModelEMA",
     "`--batch-size auto`, memory of a step": "def choose_batch",
     "fitness and AP": "def fitness",
-    "test-time augmentation": "augment",
+    "test-time augmentation": "def _forward_augmented",
+    "copies by `--mirror`": "class Mirror",
+    "`--on-save`, `--on-end`": "class RunHooks",
+    "`yolov7fast status`": "def run_status",
+    "CUDA graphs": "class GraphedNet",
 }
 
 
