@@ -185,8 +185,10 @@ def test_the_table_names_its_thresholds_and_the_flags_that_give_those_of_trainin
 
 
 def test_no_half_runs_in_single_precision(shapes_small, untrained, in_tmp, monkeypatch, capsys):
-    as_on_cuda = lambda model, options: torch.float16 if options.half else None  # noqa: E731
-    monkeypatch.setattr(yolo_predictor, "half_dtype", as_on_cuda)
+    def dtype_on_cuda(model, options):
+        return torch.float16 if options.half else None
+
+    monkeypatch.setattr(yolo_predictor, "half_dtype", dtype_on_cuda)
     on_shapes(shapes_small, untrained)
     assert ", in float16\n" in capsys.readouterr().out
     on_shapes(shapes_small, untrained, "--no-half", "--cache-images", "disk", "--cache-dir", "packs")

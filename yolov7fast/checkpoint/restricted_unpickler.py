@@ -37,11 +37,15 @@ Modules = dict[str, type[nn.Module]]  # dotted path in files -> class
 ReadStorage = Callable[[str, torch.dtype, int], Storage]  # key, type, count of numbers
 
 # opcodes of protocols 2 to 4 that only move plain values
-HARMLESS = (  # noqa: SIM905 - short form of a long list
-    "PROTO FRAME STOP MARK POP POP_MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE "
-    "BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES "
-    "BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST EMPTY_DICT EMPTY_SET STACK_GLOBAL"
-).split()
+# fmt: off
+HARMLESS = (
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "MEMOIZE",
+    "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE",
+    "BININT", "BININT1", "BININT2", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+    "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2",
+    "TUPLE3", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "STACK_GLOBAL",
+)
+# fmt: on
 
 
 LONGEST_INTEGER = 32  # bytes; states of random generators have integers of 17

@@ -99,7 +99,7 @@ def evaluate(
     predicted = predictions(predict, loaded(tqdm(loader, desc=HEADER), copied), ahead=not waits)
     waiting: deque[Future] = deque()  # batches to account for
 
-    def settle(most: int) -> None:
+    def wait_until_at_most(most: int) -> None:
         """Wait until at most `most` batches are not accounted for; an error of a sink is raised here."""
         while waiting and (len(waiting) > most or waiting[0].done()):
             waiting.popleft().result()
@@ -111,15 +111,15 @@ def evaluate(
                 for name, value in prediction.losses.items():
                     losses[name] = losses[name] + value if name in losses else value
                 detections = _on_host(prediction.detections, config.single_cls)
-                settle(AHEAD - 1)
+                wait_until_at_most(AHEAD - 1)
                 waiting.append(background.submit(account, batches, batch, detections))
                 if waits:
-                    settle(0)
+                    wait_until_at_most(0)
                 seen += len(batch.images)
                 batches += 1
                 if should_stop():
                     raise EvaluationStopped
-            settle(0)
+            wait_until_at_most(0)
         finally:
             for future in waiting:
                 future.cancel()

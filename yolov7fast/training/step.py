@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from yolov7fast.training.optimizer import ModelEMA, Rates, apply_rates
-from yolov7fast.training.timing import NoTimer
+from yolov7fast.training.timing import NO_TIMER, NoTimer
 
 if TYPE_CHECKING:
     from yolov7fast.training.family import Family
@@ -88,7 +88,7 @@ class TrainStep:
         self.means = torch.tensor(values, device=self.device)
         self.count: int | torch.Tensor = count  # a tensor if the device decides, without a sync, whether a batch counts
 
-    def __call__(self, batch, global_step: int, rates: Rates, timer: NoTimer = NoTimer()) -> bool:  # noqa: B008 (stateless)
+    def __call__(self, batch, global_step: int, rates: Rates, timer: NoTimer = NO_TIMER) -> bool:
         """Train on one batch; whether the weights were due for an update, after which there are no gradients.
 
         Batches that only accumulate are not averaged over processes.

@@ -22,6 +22,9 @@ class NoTimer:
         """A stage of the iteration to come, between two marks of `core.device.DeviceQueue`."""
 
 
+NO_TIMER = NoTimer()
+
+
 class StageTimer(NoTimer):
     """Collects milliseconds by stage and iteration. On CUDA the host does not wait before `totals` is called.
 

@@ -40,7 +40,7 @@ from yolov7fast.training.family import Family, Validation, summary_columns
 from yolov7fast.training.logging import bottleneck
 from yolov7fast.training.logging.reporter import EpochRow, Reporter, header, memory_gb, progress_text
 from yolov7fast.training.step import StepMetrics, TrainStep, choose_amp
-from yolov7fast.training.timing import NoTimer, StageTimer
+from yolov7fast.training.timing import NO_TIMER, NoTimer, StageTimer
 
 log = logging.getLogger(__name__)
 LOG_SECONDS = 0.5  # seconds between refreshes of the progress bar on a device that needs a sync
@@ -255,7 +255,7 @@ class Trainer:
         """The clock of the bottleneck report, in the first epoch: always on a CPU, on some steps if it needs device
         events."""
         timed = progress.epoch == 0 and (self.device.type == "cpu" or progress.global_step % TIMED_EVERY == 0)
-        return self.timer if timed else NoTimer()
+        return self.timer if timed else NO_TIMER
 
     def out_of_iterations(self) -> bool:
         return 0 < self.config.max_iter <= self.progress.global_step

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,9 +72,9 @@ def anchors_of(cfg: str) -> np.ndarray:
     """(k, 2) widths and heights in pixels of all anchors of a network's YAML."""
     path = check_file(cfg, "cfg")
     values = read_yaml(path)
-    levels = values.get("anchors") if isinstance(values, dict) else None
+    levels: Any = values.get("anchors") if isinstance(values, dict) else None
     try:
-        anchors = np.array([pair for level in levels for pair in np.reshape(level, (-1, 2))], np.float64)  # type: ignore[union-attr]
+        anchors = np.array([pair for level in levels for pair in np.reshape(level, (-1, 2))], np.float64)
     except (TypeError, ValueError):
         anchors = np.zeros((0, 2))
     if not len(anchors) or not (anchors > 0).all():
